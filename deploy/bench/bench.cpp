@@ -49,27 +49,27 @@ void check_options(const BenchOptions& o) {
   check_output_directory(o.out, {.flag = "--out", .command = "specdec bench", .results = {{"bench.json", "bench"}}});
 }
 
-// A draft under test, with the state that its runs share, whatever their K.
+// A draft that is benchmarked, and the state that its runs with different K share.
 struct Contender {
   std::string name;
   decode::DraftPtr weights;
   std::unique_ptr<decode::CausalModel> model;
   double sampled_p_value = 1;
-  std::map<int, GreedyComparison> quality;  // by K
+  std::map<int, GreedyComparison> quality;  // K → comparison of greedy texts
 };
 
-// A contender at one K. It learns costs and overlaps from its own runs only, as a server would that runs this draft
-// with this K.
+// A contender with one K. Its costs and overlaps come only from its own runs, as on a server that runs this draft with
+// this K.
 struct Configuration {
   Contender* contender = nullptr;  // null: plain decoding
   int k = 0;
   std::unique_ptr<Learnt> learnt = {};
   std::unique_ptr<decode::Stepper> stepper = {};
   GroupFigures figures = {};
-  // Seconds per group of prompts, summed over rounds: `seconds` of this configuration's runs, `beside` of the runs of
-  // plain decoding that were timed side by side with them.
+  // Seconds of each group of prompts, summed over rounds. `seconds`: runs with this draft and K. `beside`: the runs of
+  // plain decoding that were timed together with those runs.
   std::vector<double> seconds = {}, beside = {};
-  double spent = 0, spent_beside = 0;  // total seconds of both so far, for the progress line
+  double spent = 0, spent_beside = 0;  // total seconds of `seconds` and `beside` so far, for the progress line
 };
 
 class Run {
@@ -119,7 +119,7 @@ class Run {
     const ResolvedModel target = resolve_model(options_.target);
     for (const std::string& draft : options_.drafts) {
       const ResolvedModel model = resolve_model(draft);
-      if (!model.draft.empty()) continue;  // a packaged draft is bound to its target by the manifest
+      if (!model.draft.empty()) continue;  // load_pair() checks a packaged draft against its manifest
       const BindingCheck binding = check_binding(target.directory, model.directory);
       if (binding.state == BindingState::kStale && !options_.allow_stale) {
         result_.reason = binding.reason;
@@ -305,8 +305,8 @@ class Run {
       note("batch " + std::to_string(batch) + ": the machine was busy, " + others_of(use) + " while it was timed");
   }
 
-  // Returns the measured costs, or an empty table unless drafts are plain chains of a fixed K: K, c and v do not
-  // predict the speed-up from tree or suffix drafts.
+  // Returns the measured costs, from which speed-ups are predicted. Returns an empty table if no K above 0 is
+  // benchmarked, or with trees or suffix drafts, because the prediction holds only for chains.
   CostTable costs_of(const Contender& contender, int batch) {
     CostOptions o;
     o.batches = {batch};

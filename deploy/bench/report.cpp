@@ -91,7 +91,8 @@ std::vector<Table> tables_of(const std::vector<BenchRow>& rows) {
   return {speed, latency};
 }
 
-// Charts speed-up against K, one chart per draft with a curve per batch size; `auto` is to the right of the largest K.
+// Charts speed-up against K, one chart per draft with a curve per batch size. To the right of the largest K is `auto`:
+// the controller chooses K.
 std::vector<Chart> charts(const BenchResult& result) {
   std::vector<Chart> out;
   std::vector<std::string> drafts;

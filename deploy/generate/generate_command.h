@@ -26,7 +26,7 @@ struct GenerateHooks {                              // each may be empty
 struct GenerateOutput {
   bool stale = false;  // the draft is bound to another target and allow_stale was not set, so nothing was generated
   std::string stale_reason;
-  std::string text;  // only the generated text
+  std::string text;  // the generated text, without the prompt
   decode::GenerateResult result;
   Json inputs;  // {target: {path, id}, draft: …}
   std::string started;
@@ -36,8 +36,8 @@ struct GenerateOutput {
 // the text is empty and the model has no BOS.
 std::vector<int32_t> encode_prompt(const LoadedPair& pair, const std::string& text);
 
-// Generates one answer. Throws Error(kUsage) for contradictory options, Error(kNetwork) if a signal stops it, and what
-// load_pair and Stepper throw.
+// Generates one answer. Throws Error(kUsage) for contradictory options, and Error(kNetwork), the kind that means "try
+// again", if a signal stops it. Also throws what load_pair and Stepper throw.
 GenerateOutput run_generate_command(const GenerateOptions& options, const GenerateHooks& hooks, const Clock& clock);
 
 // Names the fields of the JSON output of `specdec generate` (docs/contract.md; schema "specdec.generate/1").

@@ -9,7 +9,7 @@
 namespace specdec::deploy {
 
 struct GenerateOptions {
-  std::string target, draft;  // MODEL; draft may be empty
+  std::string target, draft;  // MODEL arguments (package, directory or hub name); draft may be empty
   std::string prompt;         // raw text, encoded after BOS
   bool has_prompt = false;
   std::string messages_file;  // file with a JSON array of {role, content}, rendered by the chat template

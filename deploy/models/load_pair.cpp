@@ -29,8 +29,8 @@ struct Draft {
   std::shared_ptr<const DirectoryLock> hold = {};
   std::shared_ptr<const VerifiedFiles> verified = {};
 };
-// Finds the draft that the options name, or else the draft in the target's package. The caller resolves `target` once,
-// because a package's channel may point to another package by the time of a second look-up.
+// Finds the draft that the options name, or else the draft in the target's package. The caller resolves `target` and
+// passes it in, because a second look-up could find another package if a channel was moved meanwhile.
 Draft find_draft(const PairOptions& options, const ResolvedModel& target) {
   const bool own = options.draft.empty();
   if (own && (target.package_digest.empty() || !options.speculate)) return {};
@@ -138,9 +138,9 @@ decode::DraftPtr read_draft(const LoadedPair& pair, const fs::path& directory, c
   return decode::load_draft(directory, embedding, pair.device, dtype);
 }
 
-// Adds the tokenizer's eos_token to the tokens that end an answer: fine-tuned models often name their end-of-turn token
-// only there, while config.json still names the base model's end-of-text token. Returns oddities of the tokenizer that
-// users should know, one line each.
+// Adds the tokenizer's eos_token to the tokens that end an answer. Fine-tuned models often name their end-of-turn token
+// only in the tokenizer, while config.json still names the base model's end-of-text token. Returns oddities of the
+// tokenizer that users should know, one line each.
 std::vector<std::string> tokenizer_notes(const text::Tokenizer& tokenizer, model::DecoderConfig& config) {
   std::vector<std::string> notes;
   const int32_t id = tokenizer.eos_id();
@@ -184,7 +184,8 @@ LoadedPair load(const PairOptions& options) {
   pair.device = model::resolve_device(options.device.device);
   if (options.tensor_parallel > 1 && pair.device.is_cuda()) check_gpus(options);
   const model::DecoderConfig config = model::load_decoder_config(pair.target_dir);
-  if (options.tensor_parallel > 1) model::shard_config(config, 0, options.tensor_parallel);  // throws if impossible
+  // Throws if the target cannot be divided among this many processes.
+  if (options.tensor_parallel > 1) model::shard_config(config, 0, options.tensor_parallel);
   pair.dtype = model::resolve_decoding_dtype(options.device.dtype, config, pair.device, options.tensor_parallel);
   std::optional<decode::DraftConfig> draft_config;
   at::ScalarType draft_dtype = pair.dtype;

@@ -46,10 +46,10 @@ class RankDescriptor {
 namespace {
 
 constexpr const char* kNext = "start the server again";
-// A message from rank 0 starts with one of these orders, or else repeats a call of rank 0's runner
-// (decode::repeat_call()).
+// A message from rank 0 is a list of numbers. The first number is one of these orders. Otherwise the message describes
+// a call that rank 0 made on its runner, and the receiving rank repeats the call (decode::repeat_call()).
 enum Order : int64_t { kMake = -1, kEnd = -2 };
-constexpr int64_t kMaxNumbers = int64_t{1} << 27;  // at most this many in one message; 1 GiB
+constexpr int64_t kMaxNumbers = int64_t{1} << 27;  // limit of numbers in one message: 1 GiB
 
 // Sends a message: the count of numbers, then the numbers.
 bool send_numbers(int file, std::span<const int64_t> numbers) {
@@ -239,8 +239,8 @@ TensorRanks::~TensorRanks() {
     if (s.loaded) s.others.tell(std::vector<int64_t>{kEnd});
   } catch (const DeviceLost&) {
   }
-  // If the ranks disagree, some may wait for others for ever. So this rank reports its own failure to them before it
-  // ends.
+  // If some ranks have failed and others have not, a rank could wait for ever for a rank that has ended. So rank 0 ends
+  // together with the other ranks, and tells them first if it has failed.
   const auto end = [&] {
     if (s.others.lost()) throw Error(s.others.lost()->kind(), s.others.lost()->what());
     if (!s.loaded) throw Error(ErrorKind::kNetwork, "the target was not loaded");
@@ -248,7 +248,7 @@ TensorRanks::~TensorRanks() {
   };
   try {
     s.share->ranks.together(end);
-  } catch (const Error&) {  // the failure was reported before, and the other ranks have ended or are ending
+  } catch (const Error&) {  // a failure was reported earlier, and the other ranks have ended or are ending
   }
 }
 

@@ -1,6 +1,6 @@
 // Tensor parallelism: several processes ("ranks") of this machine each hold a shard of one target
-// (engine/config/shard.h). This process is rank 0, which decodes and holds the draft. It starts the other ranks, which
-// run this same program, and tells each over a socket which passes to run on its shard.
+// (engine/config/shard.h). This process is rank 0, which decodes and holds the draft. Rank 0 starts the other ranks,
+// which run the same program. Over a socket, rank 0 tells each of them which passes to run on its shard.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,7 +27,8 @@ struct TensorRankOptions {
   // Program and first arguments with which the other ranks are started. The descriptor number of a socket is appended,
   // and the program must pass it to run_tensor_rank().
   std::vector<std::string> command;
-  // Called from another thread if a rank is lost while this process waits or is idle. It must end the process.
+  // Called from another thread if a rank is lost while this process waits or is idle. The function must end the
+  // process.
   std::function<void(const Error&)> on_lost;
 };
 
@@ -53,9 +54,9 @@ class TensorRanks {
   std::unique_ptr<State> state_;
 };
 
-// Runs a rank other than 0 until rank 0 ends it. Returns true then, and false if rank 0 or another rank is lost, which
-// rank 0 reports. Throws what loading and the passes throw, with the rank's number in the message. `on_lost` is as in
-// TensorRankOptions.
+// Runs a rank other than 0. Returns true when rank 0 tells it to end. Returns false if rank 0 or another rank is lost;
+// rank 0 reports that loss. Throws what loading and the passes throw, with this rank's number in the message. `on_lost`
+// is as in TensorRankOptions.
 bool run_tensor_rank(int socket, const std::function<void(const Error&)>& on_lost);
 
 }  // namespace specdec::deploy

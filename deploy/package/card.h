@@ -14,9 +14,8 @@ namespace specdec::deploy {
 // "" if there are none.
 std::string card_licence(const std::string& readme);
 
-// Returns the model card. `target` is the target's directory, whose licence lines are copied. The field base_model is
-// written if `target` is a snapshot in the hub's cache or if the plan names a hub repository. The card contains no
-// date.
+// Returns the model card. `target` is the target's directory, whose licence lines are copied. The card has the field
+// base_model if `target` is a snapshot in the hub's cache or if the plan names a hub repository. The card has no date.
 std::string model_card(const LaunchPlan& plan, const ValidationReport& report, const DraftBinding& binding,
                        const std::filesystem::path& target, const std::vector<DraftVariant>& variants);
 

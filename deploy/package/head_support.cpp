@@ -11,12 +11,13 @@ constexpr std::array kEngines = {"vllm", "sglang", "tensorrt-llm", "llama.cpp"};
 
 struct FamilyRow {
   const char* model_type;
-  std::array<bool, kEngines.size()> taps;  // by engine, in the order of kEngines: exposes the hidden states
+  std::array<bool, kEngines.size()> taps;  // taps[i]: kEngines[i] exposes hidden states
 };
-// A value is true where the engine's source shows it. vLLM: the class has SupportsEagle3 (so has the Transformers
-// backend, which serves OLMo 2 and SmolLM3). SGLang: the class has set_eagle3_layers_to_capture. TensorRT-LLM: the
-// class is a SpecDecOneEngineForCausalLM. llama.cpp: the graph keeps t_layer_inp (graph `llama` also serves Mistral and
-// Mixtral).
+// Whether an engine exposes the hidden states of a family, according to its source code:
+// - vLLM: the model class has SupportsEagle3 (as has the Transformers backend, which serves OLMo 2 and SmolLM3);
+// - SGLang: the model class has set_eagle3_layers_to_capture;
+// - TensorRT-LLM: the model class is a SpecDecOneEngineForCausalLM;
+// - llama.cpp: the graph keeps t_layer_inp (graph `llama` also serves Mistral and Mixtral).
 constexpr FamilyRow kFamilies[] = {
     {"llama", {true, true, true, true}},          {"mistral", {true, true, false, true}},
     {"qwen2", {true, true, false, false}},        {"qwen3", {true, true, true, true}},

@@ -1,7 +1,7 @@
 // Says which engines can serve an EAGLE-3 head. A head reads hidden states from between the target's layers, so the
-// engine's code for the target's model family must expose them. Engines also differ in the layouts of heads that they
-// read. The facts hold for vLLM 0.33, SGLang 0.5.23, TensorRT-LLM 1.2 and 1.3 (one-model drafting), and llama.cpp of
-// September 2026.
+// engine must expose the hidden states of the target's model family. Engines also differ in the head layouts that they
+// can read. The facts hold for vLLM 0.33, SGLang 0.5.23, TensorRT-LLM 1.2 and 1.3 (one-model drafting), and llama.cpp
+// of September 2026.
 #pragma once
 
 #include <string>

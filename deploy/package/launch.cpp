@@ -43,8 +43,8 @@ ScheduleRanges engine_ranges(const LaunchPlan& plan) {
 bool starts_plain(const LaunchPlan& plan) {
   return plan.verdict != Verdict::kPass && plan.tried_k > 0 && plan.obstacle.empty();
 }
-// Returns the plan that would result if the gate had passed with the K that it tried. Comments in launch files use it
-// to show how to draft anyway.
+// Returns the plan that would result if the gate had passed with the K that it tried. Launch files without drafting use
+// this plan in a comment that says how to draft anyway.
 LaunchPlan forced(LaunchPlan plan) {
   plan.schedule = {{1, 256, plan.tried_k}};
   plan.verdict = Verdict::kPass;
@@ -101,7 +101,7 @@ std::string choose_draft(const LaunchPlan& plan) {
 }
 
 // Returns vLLM's --speculative-config. vLLM requires that the first range starts at batch size 1 and that every K is at
-// most num_speculative_tokens. It uses the last K for larger batches.
+// most num_speculative_tokens. For batches beyond the last range, vLLM uses the last K.
 Json vllm_config(const LaunchPlan& plan, const std::string& draft) {
   Json config = {{"method", in_engines(plan).vllm},
                  {"model", draft},
@@ -113,8 +113,8 @@ Json vllm_config(const LaunchPlan& plan, const std::string& draft) {
   return config;
 }
 
-// Returns the advice "add --speculative-config '…'". It fits scripts, which pass their arguments to vLLM, and manifests
-// that list arguments.
+// Returns the advice "add --speculative-config '…'". The same words suit a script, which passes its arguments on to
+// vLLM, and a manifest, which lists vLLM's arguments.
 std::string vllm_how(const LaunchPlan& plan, const std::string& draft) {
   return "add --speculative-config " + shell_quoted(canonical_json(vllm_config(forced(plan), draft)));
 }
@@ -138,10 +138,12 @@ bool has_sglang_schedule(const LaunchPlan& plan) {
   return in_engines(plan).is_head && plan.max_k() > 0 && engine_ranges(plan).size() > 1;
 }
 
-// Returns SGLang's flags for speculation. With a top-k of 1, the number of draft tokens is the number of steps plus
-// one. Block verification and a K per batch size work only with EAGLE: with STANDALONE, SGLang 0.5.23 refuses to start
-// with block verification and ignores the K per batch size. Block verification needs rejection sampling, which SGLang
-// refuses for a head with a reduced vocabulary; such a head is verified by SGLang's default rule, which is exact.
+// Returns SGLang's flags for speculation.
+// - With a top-k of 1, the number of draft tokens is the number of steps plus one.
+// - Only EAGLE heads get block verification and a K per batch size. With a separate draft model (STANDALONE), SGLang
+//   0.5.23 refuses to start with block verification and ignores the K per batch size.
+// - A head with a reduced vocabulary gets SGLang's default verification, which is exact. Block verification needs
+//   rejection sampling, which SGLang refuses for such a head.
 std::string sglang_flags(const LaunchPlan& plan, const std::string& draft) {
   std::string text =
       std::string("--speculative-algorithm ") + in_engines(plan).sglang + " --speculative-draft-model-path " + draft;
@@ -174,17 +176,20 @@ std::string sglang_schedule(const LaunchPlan& plan) {
   return root.dump(2) + "\n";
 }
 
-// Returns the speculation settings for TensorRT-LLM 1.2 or 1.3. In 1.3 a key of draft_len_schedule is the last batch
-// size of a range, and larger batches than the last key are not drafted. In 1.2 a key is the first batch size of a
-// range, and the last key's K applies to all larger batches. In both, the first entry must equal max_draft_len.
-// decoding_type is a union tag in 1.3 and a class name in 1.2.
+// Returns the speculation settings for TensorRT-LLM 1.2 or 1.3.
+// - draft_len_schedule in 1.3: a key is the last batch size of a range; larger batches than the last key are not
+//   drafted.
+// - draft_len_schedule in 1.2: a key is the first batch size of a range; the last key's K applies to all larger
+//   batches.
+// - Both: the first entry must equal max_draft_len.
+// - decoding_type: a union tag in 1.3, a class name in 1.2.
 std::string tensorrt_llm_speculation(const LaunchPlan& plan, bool v1_2) {
   std::string text = in_engines(plan).is_head ? "" : "disable_overlap_scheduler: true\n";
   text += std::string("speculative_config:\n  decoding_type: ") +
           (v1_2 ? in_engines(plan).tensorrt_llm_1_2 : in_engines(plan).tensorrt_llm) +
           "\n  speculative_model: draft\n  max_draft_len: " + std::to_string(plan.max_k()) + "\n";
-  // eagle3_layers_to_capture names the layer whose output is read; the head's config names the layer whose input is
-  // read, so the number here is one less.
+  // eagle3_layers_to_capture names the layer whose output is read, and the head's config the layer whose input is read.
+  // So the number here is one less than in the head's config.
   if (in_engines(plan).is_head && !plan.head.taps.empty()) {
     std::string layers;
     for (const int64_t tap : plan.head.taps) layers += (layers.empty() ? "" : ", ") + std::to_string(tap - 1);
@@ -223,8 +228,8 @@ std::string tensorrt_llm(const LaunchPlan& plan, bool v1_2) {
   return text;
 }
 
-// Returns a comment line that says which layers llama.cpp's converter must report for a head that names its layers.
-// Older converters ignore these names and take the default layers.
+// Returns a comment line for a head whose config names the target layers that it reads: the line says which layers
+// llama.cpp's converter must print. Older converters ignore the config and take the default layers.
 std::string llama_cpp_taps(const LaunchPlan& plan) {
   if (!in_engines(plan).is_head || plan.head.taps.empty() || plan.max_k() == 0) return "";
   std::string taps;

@@ -12,8 +12,8 @@ namespace specdec::deploy {
 
 namespace {
 
-// Tensors that a quantised checkpoint has in place of a layer's weight or beside it. The linter leaves the check of
-// their shapes to the engines.
+// Tensors that a quantised checkpoint has in place of a layer's weight or beside it. The linter does not check their
+// shapes; engines do.
 const std::set<std::string> kQuantisedParts = {"qweight",
                                                "qzeros",
                                                "scales",

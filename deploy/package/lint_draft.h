@@ -1,4 +1,5 @@
-// Shared by the checks of all kinds of drafts: the files, access to config.json, and the comparison of tensors.
+// Code that the checks of all kinds of drafts share: the draft's files, access to config.json, and the comparison of
+// tensors.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ std::string text_of(const TensorShape& shape);
 // A draft and its target under check. Every check appends its results to `findings`.
 class DraftLint {
  public:
-  // Reads config.json of both. Throws Error(kModel) if either file is missing or does not hold an object.
+  // Reads config.json of target and draft. Throws Error(kModel) if either file is missing or does not hold an object.
   DraftLint(const fs::path& target, const fs::path& draft);
 
   void add(bool fatal, const char* rule, const std::string& text) { findings.push_back({fatal, rule, file, text}); }
@@ -39,9 +40,9 @@ class DraftLint {
     int64_t hidden, input, mlp, q, kv;
   };
   static void add_layer(TensorShapes& names, const std::string& at, const LayerSizes& layer);
-  // Finds missing, misshapen and unknown tensors. An optional tensor with an empty shape may have any shape. `unknown`
-  // says what engines do with a tensor that they do not know; such a tensor is an error if `unknown_is_fatal`, else a
-  // warning.
+  // Finds missing, misshapen and unknown tensors. An empty shape in `optional` allows every shape. `unknown` is a text
+  // that says what engines do with a tensor that they do not know. Such a tensor is an error if `unknown_is_fatal`,
+  // else a warning.
   void compare_tensors(const SafetensorsDirectory& tensors, const TensorShapes& required, const TensorShapes& optional,
                        const char* unknown, bool unknown_is_fatal);
 
@@ -56,8 +57,8 @@ class DraftLint {
 };
 
 // Checks an EAGLE-3 head. Each finding says what the loaders of vLLM and SGLang do with the head. A finding is an error
-// if vLLM or SGLang loads the head wrongly or not at all and the head's author can correct that. It is a warning if
-// another engine, or specdec, cannot use the head.
+// if vLLM or SGLang loads the head wrongly or not at all, and if a change of the head's files can correct that. A
+// finding is a warning if another engine, or specdec, cannot use the head.
 void lint_head(DraftLint& lint, const SafetensorsDirectory& tensors);
 
 }  // namespace specdec::deploy

@@ -169,7 +169,8 @@ class HeadLinter {
     if (uses_taps() && norm_before_fc()) required["input_norm.weight"] = {taps() * theirs};
     if (flag("fc_norm", false) || flag("use_aux_norm", false)) tap_norms(theirs, required);
     if (draft_vocab() != vocab) required["d2t"] = {draft_vocab()};
-    // lm_head.weight is optional if the head proposes the whole vocabulary, because it then uses the target's.
+    // lm_head.weight is optional if the head proposes the whole vocabulary, because the head can then use the target's
+    // lm_head.
     (draft_vocab() == vocab ? optional : required)["lm_head.weight"] = {draft_vocab(), hidden};
     lint_.compare_tensors(
         tensors_, required, optional,
@@ -273,7 +274,8 @@ class HeadLinter {
     if (!target.contains(theirs)) return Likeness::kOther;
     const TensorEntry &a = tensors_.entry(ours), &b = target.entry(theirs);
     if (a.shape != b.shape || !has_floats(a) || !has_floats(b)) return Likeness::kOther;
-    constexpr float kRounding = 0x1p-8f, kSmallest = 1e-6f;  // rounding: relative of bf16, absolute of fp16 near 0
+    // kRounding: largest relative error of rounding to bf16. kSmallest: largest error of rounding to fp16 near 0.
+    constexpr float kRounding = 0x1p-8f, kSmallest = 1e-6f;
     const uint64_t count = a.bytes / static_cast<uint64_t>(dtype_bytes(a.dtype));
     bool equal = a.dtype == b.dtype;
     for (uint64_t at = 0; at < count; at += 1u << 20) {
@@ -309,8 +311,8 @@ class HeadLinter {
           "embed_tokens.weight: not the target's: vLLM uses it, SGLang replaces it by the target's: leave it out");
   }
 
-  // Warns about an lm_head that was never trained. The standard deviation of freshly initialised weights equals
-  // initializer_range within a fraction of a per cent; that of trained weights does not.
+  // Warns about an lm_head that was never trained: the standard deviation of its weights still equals initializer_range
+  // within a fraction of a per cent.
   void initial_head() {
     if (!tensors_.contains("lm_head.weight")) return;
     const TensorEntry& entry = tensors_.entry("lm_head.weight");
@@ -334,8 +336,8 @@ class HeadLinter {
   }
 
   // Checks the ids of the target's N layers from which the head takes hidden states. vLLM uses the top-level ids as
-  // they are; SGLang adds 1 to the ids nested in eagle_config for targets of type llama and qwen. Without ids both take
-  // [2, N / 2, N - 3].
+  // they are. SGLang adds 1 to the ids nested in eagle_config, for targets of type llama and qwen. If there are no ids,
+  // vLLM and SGLang take the layers 2, N / 2 and N - 3.
   void auxiliary_layers() {
     const Json top = config_.value(kLayerIds, Json()), nested = eagle_config().value(kLayerIds, Json());
     const int64_t layers = lint_.target_number("num_hidden_layers");

@@ -155,7 +155,7 @@ std::map<std::string, fs::path> all_sources(const PackageOptions& options) {
 double require_space(const PackageOptions& options, const std::map<std::string, fs::path>& sources) {
   uint64_t bytes = 1 << 20;
   for (const auto& [to, from] : sources) bytes += InputFile(from, ErrorKind::kModel).size();
-  for (const auto& [to, from] : sources)  // for the total: a quantised variant is never larger than its source
+  for (const auto& [to, from] : sources)  // adds the size of quantised variants, each at most that of its source
     if (to.rfind("draft/", 0) == 0) bytes += options.quantise.size() * InputFile(from, ErrorKind::kModel).size();
   if (const uint64_t free = free_disk_bytes(options.store); free < bytes)
     throw Error(ErrorKind::kIo, options.store.string() + ": the package needs " + std::to_string(bytes >> 20) +
@@ -176,7 +176,8 @@ std::string served_name(const PackageOptions& options) {
   return name;
 }
 
-// Returns the part of the manifest that is equal in two manifests of the same package: all but `created` and `parent`.
+// Returns the manifest without `created` and `parent`, as text. Two packages with the same content differ only in these
+// two fields.
 std::string content_of(PackageManifest manifest) {
   manifest.created = manifest.parent = "";
   return canonical_json(to_json(manifest));
@@ -229,8 +230,9 @@ void object(const PackageOptions& options, const Inputs& in, const std::optional
     ValidationReport judged = report;
     if (is_stale && own && own->target != in.target) judged.verdict = Verdict::kStale;
     GateCommand command = command_again(report, options.target.string(), options.draft.string(), file);
+    // The report belongs to another pair, so the next command is to validate this pair.
     if (is_stale && judged.verdict != Verdict::kStale)
-      judged = {}, judged.verdict = Verdict::kInconclusive, command.out += "-again";  // next: validate this pair
+      judged = {}, judged.verdict = Verdict::kInconclusive, command.out += "-again";
     outcome.next = are_swapped(in) ? exchanged_command(options) : next_command(judged, command);
   };
   summarise(options.report, in.report);

@@ -24,14 +24,15 @@ struct PackageOptions {
   std::filesystem::path store;                         // has packages/, refs/ and tmp/; created if missing
   std::string name;                                    // served model name; "" = the target directory's name
   std::vector<std::string> engines;                    // engines that get a launch file; empty = all
-  std::string reference;       // where engines find the target if the package has no copy; "" = it is copied
+  std::string reference;       // where engines find the target; "" = the target is copied into the package
   std::string parent_channel;  // the package to which this channel points becomes the parent; "" = no parent
   bool allow_failed = false;
-  bool is_public = false;  // the manifest then says that anyone may read the package
+  bool is_public = false;  // true: the manifest says that anyone may read the package
 };
 
-// The result of a package command. exit_code is 0 on success, 5 if report, draft or package belong to another target,
-// or the exit code of the report's verdict if that is not pass. These refusals are results; no exception is thrown.
+// The result of a package command. exit_code is 0 on success, 5 if report, draft or package belong to another target.
+// If the report's verdict is not pass, exit_code is the verdict's exit code. In these cases the command returns
+// normally; no exception is thrown.
 struct PackageOutcome {
   int exit_code = 0;
   std::string reason;              // one line if exit_code is not 0
@@ -44,28 +45,28 @@ struct PackageOutcome {
   std::string gate_line;  // `gate` as one line of text
   std::string name;       // the served model's name in the launch files
   std::string next;       // the command that the user should run next
-  ChannelRecord channel;  // record of the channel by which the copied package was named, if any
+  ChannelRecord channel;  // the channel that named the package to copy; empty if no channel did
   std::vector<std::string> warnings;
   // A lock on the package. While it exists, garbage collection keeps the package, even if no channel points to it yet.
   std::shared_ptr<const DirectoryLock> hold;
 };
 
-// Copies the draft and, if `reference` is empty, the target, writes launch files and the manifest, and publishes
+// Copies the draft and, if `reference` is empty, the target. Writes launch files and the manifest, and publishes
 // STORE/packages/sha256-<digest>. If the store has a package with the same content (apart from `created` and `parent`),
-// returns that one. `now`: unix seconds. Throws Error(kData | kModel | kIo | kUsage), and Error(kNetwork) if a signal
-// stops it.
+// returns that package. `now`: unix seconds. Throws Error(kData | kModel | kIo | kUsage), and Error(kNetwork), the kind
+// that means "try again", if a signal stops it.
 PackageOutcome create_package(const PackageOptions& options, int64_t now, const ProgressFn& progress);
 
-// Signs the manifest with a minisign secret key. The signature is renamed into the package and so replaces an older one
-// atomically. Throws Error(kData) if `argument` is no package, and what sign_minisign throws.
+// Signs the manifest with a minisign secret key, and replaces an older signature atomically. Throws Error(kData) if
+// `argument` is no package, and what sign_minisign throws.
 PackageOutcome sign_package(const std::string& argument, const std::filesystem::path& secret_key,
                             const std::string& passphrase, int64_t now);
 
-// Verifies a package. First compares fingerprints; exit code 5 means that the target in the package was replaced. Then
-// checks that exactly the listed files exist, with their sizes and digests, and that there are no links; Error(kData)
-// names the first damaged file. `argument` is as in resolve_package; throws Error(kData) if it is no package. `keys` is
-// a file of public keys, one of which must have signed the package; "" = the keys that the package's store requires, if
-// any.
+// Verifies a package. First compares fingerprints: exit code 5 means that the target in the package was replaced. Then
+// checks that exactly the listed files exist, with their sizes and digests, and that no file is a link. Error(kData)
+// names the first damaged file. `argument` is as in resolve_package; throws Error(kData) if it names no package. `keys`
+// is a file of public keys, one of which must have signed the package; "" stands for the keys that the package's store
+// requires, if any.
 PackageOutcome verify_package(const std::string& argument, const std::filesystem::path& keys = {});
 
 }  // namespace specdec::deploy

@@ -32,11 +32,11 @@ struct QuantisedDraft {
   double relative_error = 0;                   // sqrt(Σ (w − ŵ)² / Σ w²) over the quantised matrices
 };
 
-// Writes the quantised draft to the new directory `out`, completely or not at all. If the draft has a specdec.json, the
-// copy of that file records the format. Needs memory for two copies of one weight file. Throws Error(kUsage) for an
-// unknown format or if `out` exists. Throws Error(kModel) for a draft that cannot be quantised: an EAGLE-3 head, a
-// mixture of experts, a draft that is quantised already, inputs or outputs that are not divisible by four (int8), or
-// weights that are not finite.
+// Writes the quantised draft to the new directory `out`, completely or not at all. If the draft has a specdec.json, its
+// copy records the format. Needs memory for two copies of one weight file. Throws Error(kUsage) for an unknown format
+// or if `out` exists. Throws Error(kModel) for a draft that cannot be quantised: an EAGLE-3 head, a mixture of experts,
+// a draft that is quantised already, weights that are not finite, or for int8 a matrix whose inputs or outputs are not
+// divisible by four.
 QuantisedDraft quantise_draft(const std::filesystem::path& draft, const std::string& format,
                               const std::filesystem::path& out, const ProgressFn& progress);
 

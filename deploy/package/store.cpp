@@ -22,8 +22,8 @@ namespace {
 constexpr size_t kMaxLogBytes = 64u << 20;
 const char kRemovedSuffix[] = ".removed.partial";
 
-// Refuses a store in which a link replaces one of these directories, because this process would write and remove files
-// outside the store.
+// Throws if one of the store's own directories is a link. Otherwise this process could write and remove files outside
+// the store.
 void refuse_links(const fs::path& store) {
   for (const char* own : {"packages", "refs", "pins", "tmp"}) {
     std::error_code none;
@@ -66,9 +66,9 @@ struct ChannelMove {
   LogEntry entry;
 };
 
-// Returns the channel's next record. If the store requires no signatures, the record is unsigned. Otherwise it is
-// signed here, with a number above all known ones; without a key the signed record that comes with the package is
-// returned, whose number must not be below any known one.
+// Returns the channel's next record. If the store requires no signatures, the record is unsigned. If `signer` has a
+// key, the record is signed here, with a number above all known numbers. Otherwise the signed record that comes with
+// the package is returned; its number must be at least the highest known number.
 ChannelRecord next_record(const fs::path& store, const ChannelMove& move, const ChannelRecord& current,
                           const ChannelSigner& signer) {
   const std::string& channel = move.channel;
@@ -96,8 +96,8 @@ ChannelRecord next_record(const fs::path& store, const ChannelMove& move, const 
   return given;
 }
 
-// Moves the channel. Appends the log line before the move, so that the log has every move; a line whose move did not
-// happen does no harm.
+// Moves the channel. Appends the log line first, so that the log contains every move. If the move then fails, the log
+// has a line too many, which does no harm.
 ChannelChange move_channel(const fs::path& store, const ChannelMove& move, const ChannelSigner& signer) {
   const auto& [channel, to, action, entry] = move;
   const ChannelRecord current = read_channel_record(store, channel);

@@ -11,7 +11,7 @@
 
 namespace specdec::deploy {
 
-inline constexpr int64_t kLeastUnits = 4;  // prompts; with fewer, no speed-up is judged
+inline constexpr int64_t kLeastUnits = 4;  // number of prompts; with fewer, no speed-up is judged
 // At or below this p-value the sampled output is judged to differ from the target's distribution.
 inline constexpr double kSampledLimit = 1e-4;
 
@@ -29,8 +29,8 @@ const char* to_string(Check::State state);  // Returns "pass", "fail", "inconclu
 
 // Returns the CPU use of other processes, for example "other processes used 1.9 of 2 CPUs"; "" if it is unknown.
 std::string others_of(const MachineUse& machine);
-// Returns the text of others_of(), or a remark that the CPU use cannot be read here, followed by the numbers of runs
-// that were timed and repeated.
+// Returns the text of others_of(), or a remark that this system does not report the CPU use, followed by the numbers of
+// runs that were timed and repeated.
 std::string machine_line(const MachineUse& machine);
 
 // Returns kFail if the whole interval is below the floor, kPass if it is above, kOpen if it contains the floor.

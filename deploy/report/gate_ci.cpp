@@ -16,8 +16,8 @@ using State = Check::State;
 
 std::string figure(double x) { return format("%.4f", x); }
 
-// Escapes a value or, with `property`, a property of a GitHub workflow command (actions/toolkit,
-// packages/core/src/command.ts).
+// Escapes a text for a GitHub workflow command: as the value of a property if `property`, else as the message
+// (actions/toolkit, packages/core/src/command.ts).
 std::string escape_command(const std::string& text, bool property) {
   std::string out;
   for (const char c : escape_control(text)) {

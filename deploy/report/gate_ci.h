@@ -9,7 +9,7 @@
 namespace specdec::deploy {
 
 // Returns one testsuite for all requests and one per segment, with one testcase per check. A failed check becomes a
-// failure and an undecided check an error, both with the figures. A check that was not measured or has no floor is
+// failure, an undecided check an error; both contain the figures. A check that was not measured or has no floor is
 // marked as skipped.
 std::string junit_xml(const ValidationReport& report);
 

@@ -52,8 +52,8 @@ Chart sequence_chart(const ValidationReport& r) {
     low = std::min(low, p.alpha);
     high = std::max(high, p.alpha);
   }
-  // The first intervals are too wide to be useful. So the axis fits the later ones, and the curves of both interval
-  // ends start where they enter its range.
+  // The first intervals are too wide to be useful. So the axis shows the range of the later intervals, and the two
+  // curves of the interval's ends start where they enter this range.
   const auto& late = r.sequence[r.sequence.size() / 3];
   low = std::max(0.0, std::min(low, late.low));
   high = std::min(1.0, std::max(high, late.high));
@@ -192,7 +192,7 @@ std::string range_of(const ScheduleRow& row) {
 }
 
 bool was_busy(const ValidationReport& r) { return r.machine && r.machine->busy; }
-// Adds a remark to the title of times that were measured while other processes used the machine.
+// Adds a remark to the title of a chart or table if its times were measured while other processes used the machine.
 std::string timed(const ValidationReport& r, const std::string& title) {
   return title + (was_busy(r) ? " (the machine was busy)" : "");
 }

@@ -20,7 +20,7 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int64_t kBrokenAfter = 32;  // failures of the device in a row
+constexpr int64_t kBrokenAfter = 32;  // after this many device failures in a row the server ends
 constexpr size_t kMostNameBytes = 256;
 constexpr auto kPoll = std::chrono::milliseconds(20);
 

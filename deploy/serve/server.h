@@ -35,11 +35,11 @@ class Server {
   int port() const;             // the bound port, also if port 0 was requested
   std::string address() const;  // "http://127.0.0.1:8000"
 
-  // Serves until `stop_asked` returns true or a drain is requested on the admin socket, then drains: refuses new
+  // Serves until `stop_asked` returns true or a drain is requested on the admin socket. Then drains: refuses new
   // connections and requests, continues the accepted requests for up to drain_seconds, and publishes the records. On a
   // reload, an invalid file is logged and its old content stays in use. `drafts` executes the orders of /admin/draft;
-  // if it is null, that route returns 503. Throws Error(kDevice) if the runner failed so many times in a row that
-  // requests cannot be the cause, and DeviceLost as the runner does.
+  // null: that route returns 503. Throws DeviceLost if the runner does, and Error(kDevice) if the runner failed so
+  // often in a row that the requests cannot be the cause.
   void run(ServedModel model, StepRunner& runner, const ServerHooks& hooks, DraftControl* drafts = nullptr);
 
  private:

@@ -168,7 +168,8 @@ class HubPackage : public PackageSource, public PackageSink {
   }
 
  private:
-  // State of the package's tag. kOther: its commit holds this package with another signature, or is incomplete.
+  // State of the package's tag. kOther: the tag points to a commit that is incomplete, or that holds this package with
+  // another signature.
   enum class Tag { kNone, kOther, kWhole };
 
   std::string tag_name() const { return kTagPrefix + digest_; }
@@ -266,7 +267,7 @@ class HubPackage : public PackageSource, public PackageSink {
   std::string digest_, before_;  // before_: digest of the package to which the channel pointed before
   net::HubRefs refs_;
   Tag tag_ = Tag::kNone;
-  std::string work_, parent_;  // the branch that receives the commit, and its previous head
+  std::string work_, parent_;  // work_: the branch that receives the commit; parent_: that branch's head before it
   net::HubTree parent_tree_;
   std::set<std::string> large_;
   std::optional<net::HubUpload> upload_;

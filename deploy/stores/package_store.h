@@ -45,8 +45,8 @@ class PackageStore {
   virtual PackageOutcome pull(const PackageTransfer& transfer, const ProgressFn& progress) const = 0;
 };
 
-// Copies the package from store to store, at least one of which must be a directory. Throws Error(kUsage) if neither
-// is, or if a name does not denote a store, and what the stores throw: Error(kData | kNetwork | kIo).
+// Copies the package between two stores, at least one of which must be a directory. Throws Error(kUsage) if none is a
+// directory or if a name does not denote a store, and what the stores throw: Error(kData | kNetwork | kIo).
 TransferOutcome transfer(const PackageTransfer& transfer, const ProgressFn& progress);
 
 }  // namespace specdec::deploy

@@ -49,8 +49,9 @@ ChannelRecord read_record(net::S3Client& s3, const std::string& channel) {
   return text.empty() ? ChannelRecord{} : parse_channel(text, channel, s3.name("refs/" + channel));
 }
 
-// Returns the channel's new record: signed here, or the signed record that came with the package, or the digest alone.
-// A signed channel stays signed, and its number never falls.
+// Returns the channel's new record. With a key, the record is signed here. Otherwise it is the signed record that comes
+// with the package, or for an unsigned channel only the digest. A signed channel stays signed, and its number never
+// falls.
 ChannelRecord record_for(net::S3Client& s3, const PackageTransfer& t, const PackageOutcome& outcome) {
   const ChannelRecord& carried = outcome.channel;
   const int64_t there = read_record(s3, t.channel).number;

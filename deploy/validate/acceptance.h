@@ -17,20 +17,21 @@ namespace specdec::deploy {
 
 // Means over the measured positions of a row; tokens = 0 if it has none.
 struct RowScore {
-  double alpha = 0;      // Σ_x min(p, q) under `sampling`; 1[argmax equal] if it is greedy
+  double alpha = 0;      // Σ_x min(p, q) under `sampling`; if `sampling` is greedy: 1[argmax equal]
   double agreement = 0;  // 1[argmax equal] of the raw logits
   double entropy = 0;    // of the target's distribution p, in nats
-  // Number of measured positions: t >= 1 (t >= 2 if a draft has no distribution after the first token,
-  // DraftScorer::first_position()) whose token has loss_mask 1 and lies inside both models' context.
+  // Number of measured positions t >= 1 whose token has loss_mask 1 and lies inside the context of both models. The
+  // first position is t = 2 instead if a draft has no distribution after the first token
+  // (DraftScorer::first_position()).
   int64_t tokens = 0;
 };
 
 // Returns one score per draft and row: [draft][row]. All drafts are scored at the same positions, with a single pass of
-// the target. An EAGLE-3 head is scored as at the first drafted position, where it has the target's hidden states of
-// all earlier text. All models must be on one device and have the same vocabulary. Plain softmax runs in ATen on the
-// device; top-k, top-p and min-p use decode::distribution() on the host, as in serving. Each model's logits take at
-// most about 128 MiB at once. Throws Error(kData) for a token outside the vocabulary, Error(kModel) for logits that are
-// not finite, Error(kNetwork) if stopped by a signal.
+// the target. All models must be on one device and have the same vocabulary. An EAGLE-3 head is scored as a drafter of
+// one token: with the target's hidden states of all earlier text. Plain softmax runs in ATen on the device; top-k,
+// top-p and min-p use decode::distribution() on the host, as in serving. Each model's logits take at most about 128 MiB
+// at once. Throws Error(kData) for a token outside the vocabulary, and Error(kModel) for logits that are not finite.
+// Throws Error(kNetwork), the kind that means "try again", if a signal stops it.
 std::vector<std::vector<RowScore>> score_rows(const model::Decoder& target, std::span<const decode::DraftPtr> drafts,
                                               std::span<const TokenRow> rows, const SamplingOptions& sampling,
                                               const ProgressFn& progress = {});
@@ -42,13 +43,13 @@ std::vector<RowScore> score_rows(const model::Decoder& target, const model::Deco
                                  const ProgressFn& progress = {});
 
 // Passes the scores of every conversation to the gate, in order of first appearance. A row without a conversation id is
-// a conversation of its own. Here and in summarise(), rows without measured tokens are left out. `others` are the
-// scores of the draft to compare with (--against); empty if there is none.
+// a conversation of its own. observe() and summarise() leave out rows without measured tokens. `others` are the scores
+// of the draft to compare with (--against); empty if there is none.
 void observe(AcceptanceGate& gate, std::span<const TokenRow> rows, std::span<const RowScore> scores,
              std::span<const RowScore> others = {});
 
-// Fills the fields of the report that gate.fill() fills, and alpha_tokens, greedy_agreement, entropy (also per
-// segment), tokens, request_alphas and request_ids. `rows` must be all rows that the gate has observed.
+// Fills the same fields of the report as gate.fill(), and alpha_tokens, greedy_agreement, entropy (also per segment),
+// tokens, request_alphas and request_ids. `rows` must be all rows that the gate has observed.
 void summarise(std::span<const TokenRow> rows, std::span<const RowScore> scores, const AcceptanceGate& gate,
                ValidationReport& report);
 

@@ -10,8 +10,8 @@ namespace specdec::deploy {
 
 // CPU seconds since an arbitrary start, on the CPUs that this process may use.
 struct CpuTime {
-  double busy = 0;  // of all processes, including interrupts
-  double own = 0;   // of all threads of this process
+  double busy = 0;  // CPU seconds of all processes, including interrupts
+  double own = 0;   // CPU seconds of all threads of this process
   // CPU seconds that the hypervisor gave to other virtual machines, or in which the cgroup's CPU limit stopped this
   // process.
   double stolen = 0;

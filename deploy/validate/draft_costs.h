@@ -18,9 +18,10 @@ struct DraftCostOptions {
   double temperature = 1;
   DeviceOptions device;
   int max_k = 8;
-  int64_t prompts = 64, tokens = 64;  // of the roll-outs
+  int64_t prompts = 64, tokens = 64;  // number of roll-outs, and tokens of each
 };
-// Measures a draft. Throws what loading and running models throws, and Error(kNetwork) if a signal stops it.
+// Measures a draft. Throws what loading and running models throws, and Error(kNetwork), the kind that means "try
+// again", if a signal stops it.
 DraftSpeed measure_draft(const DraftCostOptions& options, const Clock& clock, const ProgressFn& progress = {});
 
 }  // namespace specdec::deploy

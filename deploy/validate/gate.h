@@ -23,9 +23,9 @@ struct GateVerdict {
   std::vector<ValidationReport::Figure> judged_by = {};
 };
 
-// Decides the verdict; the first that applies is taken, in the order stale, not_lossless, fail, not_worth_it, pass,
-// inconclusive. `stale` says why the draft is stale; "" if it is not, or if stale drafts are allowed. A part that was
-// not measured (alpha.n = 0, has_speed or has_lossless false) cannot fail, but without it the verdict is never pass.
+// Decides the verdict: the first that applies in the order stale, not_lossless, fail, not_worth_it, pass, inconclusive.
+// `stale` says why the draft is stale; "" if the draft is not stale, or if stale drafts are allowed. A part that was
+// not measured (alpha.n = 0, has_speed or has_lossless false) cannot fail, but it prevents the verdict pass.
 GateVerdict judge(const ValidationReport& report, const std::string& stale = "");
 
 // Throws Error(kUsage) if `floor` is outside [0, 1], or below 0.5 without --force. `flag` is the option's name for the
@@ -33,8 +33,8 @@ GateVerdict judge(const ValidationReport& report, const std::string& stale = "")
 void check_floor(const std::string& flag, double floor, bool force);
 
 struct AcceptanceRules {
-  double floor = 0.60, goal = 0.70;              // of alpha; the goal is only reported, never judged
-  std::map<std::string, double> segment_floors;  // by name, of the segments that are judged
+  double floor = 0.60, goal = 0.70;              // floor and goal of alpha; the goal is only reported, never judged
+  std::map<std::string, double> segment_floors;  // name → floor, for the segments that are judged
   bool paired = false;                           // every request also has the alpha of the draft to compare with
   std::optional<double> min_gain;                // smallest allowed paired difference of alpha; none: not judged
   // Segments in which alpha may be lower than the other draft's by at most kSegmentLoss.
@@ -48,12 +48,12 @@ struct ScoredRequest {
   double other = 0;
 };
 
-// Measures the acceptance of one draft over conversations in random order. Keeps one confidence sequence for all
-// requests and one per segment, and the same for the differences d to another draft, which lie in [-1, 1] and are
-// stored as (1 + d) / 2. The result may be read after every conversation, and measuring may stop at any time. With
-// several floors, a pass needs every floor to be passed, so a draft below any floor passes with probability <= 5 %,
-// however many there are (an intersection-union test, no correction needed). A draft above all k floors fails with
-// probability <= k · 5 %.
+// Measures the acceptance of one draft over conversations in random order. Keeps a confidence sequence for all requests
+// and one per segment. With --against it keeps the same sequences for the difference d to the other draft, which lies
+// in [-1, 1] and is stored as (1 + d) / 2. The result may be read after every conversation, and measuring may stop at
+// any time. A draft passes only if it passes every floor. So a draft below any floor passes with probability <= 5 %,
+// for any number of floors (an intersection-union test, which needs no correction). A draft above all k floors fails
+// with probability <= k · 5 %.
 class AcceptanceGate {
  public:
   explicit AcceptanceGate(AcceptanceRules rules);
@@ -85,8 +85,8 @@ class AcceptanceGate {
 };
 
 // Estimates the change of alpha since an earlier report, over the request ids that both reports have, as a confidence
-// sequence over conversations. `conversations` maps request ids to conversations; a request that is missing in it
-// counts as a conversation of its own. If no request id is common, n is 0 and the interval is [-1, 1].
+// sequence over conversations. `conversations` maps request ids to conversations; a request without an entry is a
+// conversation of its own. If the reports have no request id in common, n is 0 and the interval is [-1, 1].
 Estimate paired_difference(const ValidationReport& now, const ValidationReport& baseline,
                            const std::map<std::string, std::string>& conversations = {});
 

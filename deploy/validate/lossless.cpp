@@ -101,7 +101,7 @@ class AnswerScorer {
 // Counts that are summed over all runs of one context.
 struct Tally {
   std::vector<int64_t> first;         // [V] counts of first tokens
-  std::vector<double> probabilities;  // [V] probabilities of the first token
+  std::vector<double> probabilities;  // [V] the target's probabilities of the first token
   std::vector<int64_t> bins = std::vector<int64_t>(kBins);
 };
 

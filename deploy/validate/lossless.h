@@ -19,9 +19,9 @@ namespace specdec::deploy {
 // Returns whether the best two logits differ by less than 4 × unit round-off × the largest finite |logit|
 // (docs/contract.md, Exactness).
 bool is_near_tie(std::span<const float> logits, double unit_roundoff);
-// Returns the unit round-off of the activations' arithmetic, half the distance from 1 to the next larger number: 2^-24
-// for fp32 and for int8 (only weights are int8), 2^-11 for fp16, 2^-8 for bf16. Throws Error(kInternal) for other
-// names.
+// Returns the unit round-off of an arithmetic, which is half the distance from 1 to the next larger number: 2^-24 for
+// fp32, 2^-11 for fp16, 2^-8 for bf16. For int8 it is that of fp32, because only weights are int8. Throws
+// Error(kInternal) for other names.
 double unit_roundoff(const std::string& dtype);  // fp32 | fp16 | bf16 | int8
 
 struct GreedyComparison {
@@ -40,10 +40,10 @@ struct SampledOptions {
   SamplingOptions sampling;  // temperature 0 is replaced by 1, because greedy output has no distribution to test
   VerifyRule verify = VerifyRule::kToken;
   int k = 3;
-  int64_t tokens = 5;   // per run
-  int64_t runs = 1600;  // over all contexts
+  int64_t tokens = 5;   // tokens generated in each run
+  int64_t runs = 1600;  // number of runs over all contexts together
   int batch = 8;
-  double seconds = 30;  // afterwards no new batch starts, but every context gets at least one
+  double seconds = 30;  // time limit, beyond which no new batch starts; every context gets at least one batch
   uint64_t seed = 0;
   decode::Stepper::VerifyFn verify_fn = &decode::verify;
 };
@@ -57,8 +57,8 @@ struct SampledTest {
 // empty) with its own seed. The first test counts first tokens by id (cells that expect fewer than 5 are merged). The
 // second test uses the randomised probability transform of every token,
 //   U = P(ratio(Y) > ratio(x)) + v·P(ratio(Y) = ratio(x)), Y ~ p(· | prefix), ratio = q / p.
-// The U are independent and uniform if and only if the output follows p (Rosenblatt 1952). They are too low where the
-// draft's choices leak into the output.
+// The U are independent and uniform if and only if the output follows p (Rosenblatt 1952). If the output follows the
+// draft too closely, tokens with a large q / p are too frequent, and the U are too low.
 SampledTest sampled_test(const decode::ModelPair& models, std::span<const std::vector<int32_t>> contexts,
                          const SampledOptions& options, const Clock& clock, const ProgressFn& progress = {});
 
@@ -66,8 +66,8 @@ SampledTest sampled_test(const decode::ModelPair& models, std::span<const std::v
 double probability_transform(std::span<const float> p, std::span<const float> q, int32_t x, double v);
 
 // Pearson's statistic and degrees of freedom of counts against probabilities. Cells that expect fewer than `least`
-// counts are merged into a single cell; if that cell still expects fewer, it is merged into the smallest other cell.
-// With fewer than two cells df is 0.
+// counts are merged into one cell; if this cell still expects fewer, it is merged into the smallest other cell. If
+// fewer than two cells remain, df is 0.
 struct ChiSquare {
   double statistic = 0, df = 0;
 };

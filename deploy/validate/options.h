@@ -12,14 +12,15 @@ namespace specdec::deploy {
 
 struct ValidateOptions {
   std::string target, draft, data, out;
-  std::string split = "holdout";    // holdout | train | all
-  std::string contexts = "target";  // target | data
+  std::string split = "holdout";  // holdout | train | all
+  // "target": the target first rewrites the answers that it did not write; "data": no answer is rewritten.
+  std::string contexts = "target";
   std::string parts = "acceptance,rollout,speed,lossless";
   std::string baseline;  // path of an earlier validation report; "" = none
   std::string against;   // MODEL: the serving draft, with which the draft is compared
   double floor = 0.60, goal = 0.70;
   std::vector<std::string> segment_floors;  // NAME=F each
-  std::optional<double> segments_floor;     // for every segment with enough requests
+  std::optional<double> segments_floor;     // floor of every segment with enough requests
   std::optional<double> min_gain;  // default -0.02 with --against; with --baseline no gain is required by default
   bool force = false, allow_stale = false, exit_zero = false, early_stop = true;
   std::vector<std::string> predict;  // "c=C,v=V[,batch=B]" each

@@ -35,11 +35,11 @@ struct CostOptions {
   VerifyRule verify = VerifyRule::kToken;
   uint64_t seed = 0;
   int repetitions = 15;           // runs of each K, interleaved; the median is taken
-  double seconds_per_batch = 20;  // time limit; when it is over, no repetition starts after the third
+  double seconds_per_batch = 20;  // time limit; at least three repetitions are made, even beyond it
 };
-// Measures the costs. `prompts` are used in turn and cut so that the tokens of one repetition (K = 0 to max_k) fit the
-// context. A batch size or K for which no step drafted its full K is left out. Throws Error(kData) if there are no
-// prompts or the context is too small.
+// Measures the costs. `prompts` are used in turn, and cut so that the tokens of one repetition (one step for each K
+// from 0 to max_k) fit the context. A batch size or K is left out if every step drafted fewer than K tokens. Throws
+// Error(kData) if there are no prompts or the context is too small.
 CostTable measure_costs(const decode::ModelPair& models, std::span<const std::vector<int32_t>> prompts,
                         const CostOptions& options, const Clock& clock, const ProgressFn& progress = {});
 
@@ -53,14 +53,15 @@ struct MeasuredSpeed {
   bool busy = false;
   bool gains() const { return !busy && speedup.n >= kLeastUnits && speedup.ci.low > 1; }
 };
-// Chooses for each batch size of the table the K with the largest predicted speed-up, or 0 if that is not above 1. A
-// batch size between two table rows gets the K of the smaller row. Neighbouring ranges with the same K and basis are
-// merged and get the smaller speed-up.
+// Chooses a K for each range of batch sizes. Each batch size of the table gets the K with the largest predicted
+// speed-up, or 0 if no predicted speed-up is above 1. A batch size between two batch sizes of the table gets the K of
+// the smaller one. Neighbouring ranges with the same K become one range with the smaller speed-up.
 //
-// If there is a measurement, batch 1 gets its K if the whole measured interval is above 1, else 0, and batch sizes
-// between 1 and the table's next size get the K of that next size. If the measurement is no gain, no other batch size
-// drafts either. If it is a gain but below its own prediction, the predictions for the other sizes are scaled down by
-// the same ratio.
+// A measurement at batch 1 changes this:
+// - Batch 1 gets the measured K if the whole interval is above 1, else 0. Batch sizes up to the table's next size get
+//   the K of that next size.
+// - If the measurement shows no gain, every batch size gets 0.
+// - If the measured speed-up is below its prediction, the other predictions are scaled down by the same ratio.
 std::vector<ScheduleRow> speed_schedule(const std::vector<ValidationReport::TableRow>& table,
                                         const std::optional<MeasuredSpeed>& measured = {});
 // Returns the K >= 1 with the largest speed-up at the table's smallest batch size; 1 if the table is empty.
@@ -101,12 +102,12 @@ SpeedupRuns measure_speedup(const decode::ModelPair& models, std::span<const std
                             const ProgressFn& progress = {});
 // Returns the settings with which the gate times its pairs of runs, given the seconds of a plain run.
 PairsOptions gate_pairs(int threads, double plain_seconds);
-// Sums by prompt the runs of `rounds` · `prompts` pairs; a pair has the index round · prompts + prompt. Prompts without
-// an undisturbed run are left out.
+// Sums the times of each prompt over `rounds` rounds. The pair with index round · prompts + prompt is the run of that
+// prompt in that round. Prompts without an undisturbed run are left out.
 SpeedupRuns sum_by_prompt(const TimedPairs& pairs, size_t prompts);
-// Returns the ratio of summed times. The interval is a bootstrap over prompts at the expanded level of Hesterberg 2015
-// (The American Statistician 69, section 4.3): with plain percentiles of eight prompts, each end would miss the true
-// ratio in 10 % of all gates. With expanded percentiles each end misses it in at most 5 %
+// Returns the ratio of summed times. The interval is a bootstrap over prompts with the wider percentiles of Hesterberg
+// 2015 (The American Statistician 69, section 4.3). With plain percentiles of eight prompts, each end would miss the
+// true ratio in 10 % of all gates; with the wider percentiles each end misses it in at most 5 %
 // (tests/validate/speed_simulation_test.cpp). Throws Error(kInternal) without runs.
 Estimate speedup(std::span<const double> normal, std::span<const double> speculative);
 

@@ -9,7 +9,8 @@ namespace specdec::deploy {
 
 namespace {
 
-// Measures the CPU use of other processes between two readings of the meter, summed over many such windows.
+// Measures the CPU use of other processes in windows, and sums it over the windows. A window is the time between two
+// readings of the meter.
 class MachineSum {
  public:
   MachineSum(const CpuMeter& meter, int threads)

@@ -1,6 +1,6 @@
 // Times the speed-ups of the gate and of bench. Each run is made with and without the draft, side by side
-// (timed_run.h). A run is repeated if other processes took CPU time during it, or if the cost of its steps differs too
-// much from that of the other runs.
+// (timed_run.h). A run is repeated if other processes took CPU time during it, or if its cost per step differs too much
+// from that of the other runs.
 #pragma once
 
 #include <cstddef>
@@ -38,22 +38,23 @@ struct PairsOptions {
 };
 
 struct TimedPairs {
-  std::vector<PairFigures> runs;  // [count], one per pair; the first if every repetition was disturbed
+  std::vector<PairFigures> runs;  // [count]; if a pair was never undisturbed: its first run
   std::vector<bool> clean;        // [count] whether the run was undisturbed
   MachineUse machine;
 };
 
-// Calls pair(0) … pair(count − 1); pair(i) must always do the same work. Disturbed runs are repeated after all others,
-// until at least `count` runs were disturbed in all and patience_seconds are over. The machine is `busy` if even then
-// fewer than half of the runs are undisturbed, or fewer than the smaller of four and `count`. A run whose step cost
-// exceeds the tolerance is repeated up to `retries` times, and the fastest is taken. Whether a run is repeated depends
-// on the meter and on deviations of the step cost in both directions, but never on whether plain decoding or
-// speculation is faster, so repeating biases neither.
+// Calls pair(0) … pair(count − 1); pair(i) must always do the same work.
+// - Disturbed runs are repeated after all others, until patience_seconds are over and `count` runs were disturbed in
+//   all. The machine is `busy` if then fewer than half of the runs are undisturbed, or fewer than min(4, count).
+// - A run whose step cost exceeds the tolerance is repeated up to `retries` times, and the fastest repetition is
+//   taken.
+// Whether a run is repeated depends on the meter and on how far its step cost is from the median, in either direction.
+// It does not depend on whether speculation is faster, so repeating does not bias the speed-up.
 TimedPairs time_pairs(size_t count, const PairsOptions& options, const std::function<PairFigures(size_t)>& pair,
                       const Instruments& instruments);
 
 // Returns how often each run is made; the fastest is taken. Returns 3 if plain decoding takes less than a quarter of a
-// second, because losing a single time slice to another process would distort so short a run, and else 1.
+// second, because a single time slice lost to another process would distort so short a run. Otherwise returns 1.
 int repeats_of(double plain_seconds);
 
 }  // namespace specdec::deploy

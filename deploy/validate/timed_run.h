@@ -16,8 +16,8 @@ namespace specdec::deploy {
 
 struct GroupOptions {
   SpeculationOptions speculation = {};                  // k = 0: plain decoding
-  decode::RequestOptions request = {.max_tokens = 64};  // for every answer, which has exactly max_tokens
-  uint64_t seed = 0;                                    // of prompt 0; prompt i uses seed + i
+  decode::RequestOptions request = {.max_tokens = 64};  // for every answer; each has exactly max_tokens tokens
+  uint64_t seed = 0;                                    // seed of prompt 0; prompt i uses seed + i
 };
 // Sums over all runs of one configuration.
 struct GroupFigures {
@@ -60,9 +60,9 @@ class GroupRun {
 };
 GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts,
                        const GroupOptions& options, Learnt* learnt, const Clock& clock);
-// Runs both to the end. Always steps the run that has generated the smaller fraction of its tokens, so that a temporary
-// slowdown of the machine affects both. Run needs done(), share() and step(): it is a GroupRun, or a simulated run in
-// tests.
+// Steps two runs until both are done(). Always steps the run that has generated the smaller fraction of its tokens, so
+// that a temporary slowdown of the machine affects both runs. The type Run needs done(), share() and step(): it is
+// GroupRun, or a simulated run in tests.
 template <class Run>
 void run_side_by_side(Run& a, Run& b) {
   while (!a.done() || !b.done()) (b.done() || (!a.done() && a.share() <= b.share()) ? a : b).step();

@@ -37,10 +37,10 @@ constexpr int64_t kGreedyPrompts = 32, kSampledContexts = 4, kSampledContextToke
 // kLookEvery: number of requests that are scored between two looks at the gate. kLeastRequests: number that must be
 // scored before scoring may stop early.
 constexpr size_t kLookEvery = 32, kLeastRequests = 64;
-// Smallest numbers of requests in a segment. kSegmentRequests: to be given the floor of --segments-floor. kBigSegment:
-// for a loss in the segment to fail the gate.
+// kSegmentRequests: requests that a segment needs before --segments-floor applies to it. kBigSegment: requests that a
+// segment needs before a loss in it can fail the gate.
 constexpr int64_t kSegmentRequests = 30, kBigSegment = 200;
-constexpr double kMinGain = -0.02;  // default for --against
+constexpr double kMinGain = -0.02;  // the default of --min-gain with --against
 const std::vector<int> kBatches = {1, 2, 4};
 
 // A validation in progress. Each method fills its part of the report.
@@ -404,7 +404,7 @@ class Run {
   int64_t requests_available_ = 0;  // number of requests in the split
   std::shared_ptr<const DirectoryLock> data_in_use_;
   bool written_by_target_ = false;
-  std::vector<decode::Rollout> rollouts_;  // of the first rows, in the random order
+  std::vector<decode::Rollout> rollouts_;  // roll-outs of the first rows in the random order
 };
 
 }  // namespace

@@ -32,8 +32,8 @@ class StoreTest : public ::testing::Test {
   std::vector<PackageOutcome> made;
 };
 
-// Packages of the same second must be listed in order of creation. By digest, the last of five would often not be the
-// newest.
+// Packages of the same second must be listed in order of creation. In the order of their digests, the last of the five
+// packages would often not be the newest.
 TEST_F(StoreTest, PackagesOfTheSameSecondAreInTheirOrder) {
   std::vector<std::string> order;
   for (int i = 0; i < 5; ++i) {

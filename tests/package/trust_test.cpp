@@ -1,5 +1,5 @@
-// Tests when a package is trusted: depending on its store, on links that lead to it, and on signed and numbered
-// channels. Also tests that files did not change between their check and their use.
+// Tests which packages are trusted: rules of the store, links that lead to a package, signed and numbered channels.
+// Also tests that a file that changed between its check and its use is noticed.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -87,8 +87,8 @@ TEST_F(TrustTest, IsOfWhatWasOpenedNotOfItsSpelling) {
 }
 
 TEST_F(TrustTest, AStoreAppliesToWhatLiesElsewhereToo) {
-  // A store's trusted.pub must apply if packages/ is a link, if an entry of packages/ is a link, and if a link leads
-  // into it.
+  // A store's trusted.pub must apply if packages/ is a link, if an entry of packages/ is a link, and if a link leads to
+  // an entry of packages/.
   const fs::path elsewhere = pair.dir / "elsewhere";
   fs::create_directories(elsewhere);
   fs::copy(store / "packages", elsewhere / "folder", fs::copy_options::recursive);

@@ -29,11 +29,14 @@ using testing::kVocab;
 using testing::Scratch;
 using testing::space_stripping_tokenizer;
 
-// Makes answers that depend only on prompt, seed and temperature. A prompt with "say:X" is answered with X (up to the
-// character 0x1F, if X has one) and EOS, a prompt with "loop" with endless 'x'. "die:start" makes start() fail and
-// "die:step" makes step() fail; with "die:device" and "die:pass" these are failures of the device. The grammar mask of
-// a prompt with "masked" is late while set_late(true) applies. Any other prompt is answered with random letters drawn
-// from seed and prompt (at temperature 0 from the prompt alone).
+// Makes answers that depend only on prompt, seed and temperature. The prompt may contain a command:
+// - "say:X": the answer is X (up to the character 0x1F, if X has one) and EOS;
+// - "loop": the answer is an endless series of 'x';
+// - "die:start", "die:step": start() or step() fails;
+// - "die:device", "die:pass": start() or step() fails because of the device;
+// - "masked": the grammar mask is late while set_late(true) applies.
+// A prompt without "say:" or "loop" is answered with random letters drawn from seed and prompt (at temperature 0 from
+// the prompt alone).
 class FakeRunner final : public StepRunner {
  public:
   SequenceKey start(const SequenceSpec& spec) override {

@@ -45,7 +45,7 @@ TEST(Http, TheLongestIdleGivesWayToANewClient) {
 // When the process has no file descriptor left for a new connection, an idle connection must be closed for it.
 TEST(Http, WithoutDescriptorsAnIdleConnectionGivesWay) {
   ServeLimits limits = small_limits();
-  limits.idle_seconds = 600;  // so that it does not end by itself
+  limits.idle_seconds = 600;  // so that the idle connection does not end by itself
   Http h(limits);
   Client idle(h.port);
   idle.send(get("/hello"));

@@ -159,9 +159,9 @@ TEST(RequestQueue, WhatCostsNothingStillTakesTurns) {
   EXPECT_EQ(served["cached"], 2);
 }
 
-// Two tenants always have requests waiting. Their service must never differ by more than the bound of Sheng et al. (see
-// deploy/serve/queue/queue.h): 2 max(prompt weight x longest prompt, answer weight x tokens that a full batch
-// generates).
+// Two tenants always have requests waiting. The services of the two must never differ by more than the bound of Sheng
+// et al. (see deploy/serve/queue/queue.h): 2 · max(charge per prompt token · longest prompt, charge per generated token
+// · tokens that a full batch generates).
 TEST(RequestQueue, ServiceStaysWithinTheBoundOfThePaper) {
   constexpr int64_t kBatch = 4, kLongestPrompt = 300, kLongestAnswer = 40;
   constexpr int64_t kBound =

@@ -1,6 +1,6 @@
-// Simulates a thousand gates for each dispersion between requests. A request has 200 tested tokens, and the acceptance
-// of requests has a beta distribution around the draft's mean. Checks the rates of wrong and right passes, and how many
-// requests a gate needs.
+// Simulates a thousand gates for each of several dispersions of acceptance between requests. A request has 200 tested
+// tokens, and its acceptance is drawn from a beta distribution around the draft's mean. Checks the rates of wrong and
+// right passes, and how many requests a gate needs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -65,7 +65,8 @@ class Dispersion : public ::testing::TestWithParam<double> {
   int budget() const { return GetParam() > 0.12 ? 700 : 400; }
 };
 
-// The bound of 5 % holds in expectation (Ville), so of 1,000 gates up to 50 + 2 sd (14) might pass. Far fewer do.
+// Of 1,000 gates, 50 may pass in expectation (Ville's inequality), so 50 plus two standard deviations of 7 might pass.
+// Far fewer do.
 TEST_P(Dispersion, ADraftBelowTheFloorPassesInAtMostFivePercent) {
   EXPECT_LE(simulate(kFloor - 1e-4, GetParam(), budget()).passed, 50);
 }

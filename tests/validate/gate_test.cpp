@@ -290,7 +290,7 @@ TEST(Baseline, PairsBySharedRequests) {
     before.request_ids.push_back("r" + std::to_string(i));
     before.request_alphas.push_back(0.3 + 0.001 * i);  // alpha differs a lot between requests
   }
-  for (int i = 399; i >= 10; --i) {  // in another order, without ten requests, and one added
+  for (int i = 399; i >= 10; --i) {  // the same requests in another order, without ten of them, and one added
     now.request_ids.push_back("r" + std::to_string(i));
     now.request_alphas.push_back(0.3 + 0.001 * i + 0.05 + (i % 2 ? 0.004 : -0.004));
   }

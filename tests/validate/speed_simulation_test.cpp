@@ -1,7 +1,7 @@
-// Simulates ten thousand runs of the gate's speed check with recorded costs, on machines whose speed drifts and which
-// other processes use in bursts. Checks how often the gate passes a draft with no gain, and how often it refuses a
-// draft with no loss. Pairing, repeats, interval and verdict are the gate's own code; steps, clock and CPU meter are
-// simulated.
+// Simulates ten thousand runs of the gate's speed check with recorded costs. The simulated machines have a drifting
+// speed and bursts of other processes. Checks how often the gate passes a draft without a gain, and how often it
+// refuses a draft without a loss. Pairing, repeats, interval and verdict are the gate's own code; steps, clock and CPU
+// meter are simulated.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,9 +13,10 @@
 namespace specdec::deploy {
 namespace {
 
-// Recorded by `validate` on an idle machine, in fp32 with two threads: the draft llama2xs-279K with stories260K made
-// four times as wide and with six more layers. kVerifyCost[K] and kDraftCost are relative to a plain step, which takes
-// kPlainSeconds, as for the smallest models, or 20 times as long, as for a medium model.
+// Costs recorded by `validate` on an idle machine, in fp32 with two threads. The draft was llama2xs-279K; the target
+// was stories260K made four times as wide and with six more layers. kVerifyCost[K] and kDraftCost are relative to a
+// plain step. A plain step takes kPlainSeconds for the smallest models, and is simulated with 20 times that for a
+// medium model.
 constexpr double kPlainSeconds = 3.0e-4, kDraftCost = 0.062;
 constexpr double kVerifyCost[] = {0, 1.178, 1.165, 1.171, 1.240};
 constexpr size_t kPrompts = 8, kRounds = 3;
@@ -49,8 +50,8 @@ constexpr World kWorlds[] = {{"idle, small model", kPlainSeconds, 0.02, 0, 0, 2}
                              {"bursts, small model", kPlainSeconds, 0.05, 2, 0.6, 4},
                              {"bursts, larger model", kPlainSeconds * 20, 0.10, 5, 2, 4}};
 
-// A machine whose clock advances with each simulated step. During a burst other processes take half of both CPUs. This
-// slows plain and speculative steps by different factors, so times measured then say nothing about the speed-up.
+// A machine whose clock advances with each simulated step. During a burst other processes take half of both CPUs. A
+// burst slows plain and speculative steps by different factors, so times measured then do not show the true speed-up.
 class Machine final : public CpuMeter {
  public:
   Machine(const World& world, uint64_t seed) : world_(world), random_{seed} {

@@ -298,8 +298,8 @@ TEST_F(Validate, FloorsOfSegments) {
   }
 }
 
-// Scoring stops as soon as acceptance is decided. The roll-outs must cover a number of requests that does not depend on
-// that, or their figures, the monitor's baseline, would be biased.
+// Scoring stops as soon as acceptance is decided. The number of rolled-out requests must not depend on when scoring
+// stops. Otherwise the figures of the roll-outs, which the monitor uses as its baseline, would be biased.
 TEST_F(Validate, RolloutFiguresCoverTheirOwnRequestsOnly) {
   ValidateOptions o = options();
   o.rollout_requests = 4;

@@ -149,7 +149,7 @@ class AnswerParser::Machine {
     }
   }
 
-  // Records that the last `bytes` of the decided text are content.
+  // Records that the last `bytes` bytes of the text decided so far are content.
   void note_content(size_t bytes) {
     if (bytes == 0) return;
     const size_t end = decided();
@@ -221,7 +221,8 @@ class AnswerParser::Machine {
     begin_call_start();
   }
 
-  // Returns the held-back text as content, because it is no call. A marker in it is not searched for again.
+  // Adds the held-back text to the content, because it is no call. A marker of a call within this text is not searched
+  // for again.
   void show_raw() {
     add_content(std::exchange(raw_, ""));
     begin_content();

@@ -12,8 +12,8 @@
 
 namespace specdec::deploy {
 
-// A piece of a function call. A call's first piece has its name; the `arguments` of all its pieces together are its
-// JSON.
+// A piece of a function call. The first piece has the function's name. The `arguments` of all pieces, concatenated, are
+// the JSON of the call's arguments.
 struct CallPiece {
   size_t index = 0;  // position of the call in the answer
   std::string name;  // "" in all pieces but the first
@@ -57,10 +57,10 @@ class ThoughtSplitter {
   ThoughtSplitter(const ReasoningMarkers& markers, bool begun);
 
   Place place() const { return place_; }
-  // Takes the next byte of the answer and returns the text of thoughts that is now certain, without markers. Must not
-  // be called once place() is kAfter. The byte that turns place() into kAfter is the first byte of the text after the
-  // thoughts; if place() was kStart until then, the answer has no thoughts and all earlier bytes belong to this text,
-  // too.
+  // Takes the next byte of the answer. Returns the text that is now known to be thoughts, without markers. Must not be
+  // called once place() is kAfter. The byte that makes place() kAfter is the first byte after the thoughts. If place()
+  // was kStart before that byte, the answer has no thoughts, and all earlier bytes belong to the text after the
+  // thoughts, too.
   std::string push(char c);
   std::string finish() { return end_.finish(); }  // at the answer's end: returns thoughts held back
   // Returns the number of bytes of thoughts that are held back because they may begin the closing marker.
@@ -77,11 +77,13 @@ struct TextRange {
   size_t begin = 0, end = 0;
 };
 
-// Splits the text byte by byte, so the result does not depend on how the text was divided into pushes. Text that only
-// looks like a call is content: a call is recognised once its name and the beginning of its arguments are read. From
-// then on its arguments are passed on as the model writes them, valid JSON or not. New lines next to a marker of
-// thoughts, and white space before a call or within its markers, are dropped. White space after a call is dropped, too,
-// if the answer has no content yet. Time is linear in the text.
+// Splits the text byte by byte, so the result does not depend on how the text was divided into pushes.
+// - A call is recognised once its name and the beginning of its arguments are read. Text that only looks like a call
+//   is content.
+// - The arguments of a recognised call are passed on as the model writes them, valid JSON or not.
+// - New lines next to a marker of thoughts, and white space before a call or within its markers, are dropped. White
+//   space after a call is dropped if the answer has no content yet.
+// Time is linear in the text.
 class AnswerParser {
  public:
   explicit AnswerParser(std::shared_ptr<const AnswerFormat> format);
@@ -93,7 +95,7 @@ class AnswerParser {
 
   // Returns the ranges of the text that are content so far: ascending, with a gap between any two.
   const std::vector<TextRange>& content() const;
-  // Returns the length of the text's beginning for which it is decided which bytes are content.
+  // Returns the number of bytes, from the start of the text, of which it is known whether they are content.
   size_t decided() const;
 
  private:

@@ -16,7 +16,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr size_t kMaxQuotedName = 256;  // limit of a name or key in bytes; a longer one makes the text no call
+constexpr size_t kMaxQuotedName = 256;  // limit of a name or key in bytes; text with a longer one is no call
 constexpr size_t kMaxTag = 256;
 
 // Finds the end of one JSON object, array or string, byte by byte.
@@ -130,8 +130,9 @@ class JsonCallReader final : public CallReader {
     return step != JsonScan::Step::kEnd || end_value(name, arguments);
   }
 
-  // Appends a byte of a value. Arguments are passed on at once where possible; names, and arguments whose name is not
-  // known yet or that are in a string, are collected.
+  // Appends a byte of a value. A byte of the arguments is passed on at once if the call's name is known and the
+  // arguments are not a JSON string. Otherwise it is collected in text_, as are the bytes of a name. Returns false if a
+  // name is too long.
   bool add(char c, std::string& arguments) {
     if (member_ == Member::kArguments && begun_ && !string_) {
       arguments += c;
@@ -254,7 +255,7 @@ class SchemaFit {
 
  private:
   static constexpr int kMostSteps = 1000;
-  static constexpr size_t kMostComparisons = 131072;  // the limit is twice the largest allowed list
+  static constexpr size_t kMostComparisons = 131072;  // twice the size of the longest list that a request may contain
 
   const OrderedJson* target_of(const OrderedJson& reference) const {
     if (!reference.is_string() || !reference.get_ref<const std::string&>().starts_with('#')) return nullptr;
@@ -282,8 +283,9 @@ std::optional<OrderedJson> json_of(const std::string& text) {
   }
 }
 
-// Returns a parameter's value as JSON: a string if the schema accepts a string, else the value that the text stands
-// for. "null" becomes null wherever the schema accepts null. A parameter that the tool does not declare is a string.
+// Returns a parameter's value as JSON. The value is a string if the schema accepts a string or the tool does not
+// declare the parameter. Otherwise it is the JSON value that the text stands for. The text "null" becomes null wherever
+// the schema accepts null.
 std::string value_json(const OfferedTool* tool, const std::string& key, const std::string& text) {
   const OrderedJson* properties =
       tool && tool->parameters.contains("properties") ? &tool->parameters["properties"] : nullptr;

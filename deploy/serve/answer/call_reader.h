@@ -26,7 +26,7 @@ class CallReader {
 };
 
 // Reads {"name": …, "arguments": …} after the first brace; the key "parameters" means "arguments". Arguments that are a
-// JSON string are decoded. If `known` is not null, a name that is not in it makes the text no call.
+// JSON string are decoded. If `known` is not null, text whose name is not in `known` is no call.
 std::unique_ptr<CallReader> make_json_call_reader(const OfferedTools* known);
 
 // Reads Qwen3-Coder's name><parameter=key>value</parameter>…</function>, which follows "<function=". A value is

@@ -35,8 +35,9 @@ class TokenPlaces {
     bytes_ = 0;
   }
 
-  // Adds a token of the answer and returns its offset. If the token does not complete a character, its own bytes count
-  // (`token`, "" for a special token) until the text follows. `range` becomes the token's bytes in the answer's text.
+  // Adds a token of the answer and returns its offset in characters. `token` is the token's bytes, "" for a special
+  // token. If the token does not complete a character, its own bytes are counted until the character's text follows.
+  // `range` is set to the token's bytes in the answer's text.
   size_t add(const TokenText& text, std::string_view token, TextRange& range) {
     const size_t offset = settled_ + unsettled_;
     if (!token.empty()) token = in_text(token);
@@ -76,8 +77,8 @@ class Generation final : public Exchange {
   ~Generation() override {
     channel_->on_event({});
     channel_->cancel();
-    // The request is answered, so its bytes are released now: its record may still wait for a slow disk and would block
-    // other requests.
+    // The request is answered, so its bytes are released from the memory budget now. The request itself may be kept
+    // longer, by a record that waits for a slow disk, and its bytes would then block other requests.
     if (reply_.request->held) (void)reply_.request->held->resize(0);
   }
 
@@ -108,8 +109,8 @@ class Generation final : public Exchange {
   }
 
  private:
-  // The shown text begins with the echoed prompt, or with the answer if the prompt has only special tokens. There the
-  // tokenizer may strip the first space.
+  // The tokenizer may strip the first space of the shown text. With echo, the shown text begins with the prompt.
+  // Without echo, the answer's first space is stripped only if the prompt has nothing but special tokens.
   void make_places() {
     const GenerationRequest& request = *reply_.request;
     for (size_t i = 0; i < answers_.size(); ++i) {
@@ -159,8 +160,8 @@ class Generation final : public Exchange {
     if (!stream_) bytes_ += piece.bytes() + event.token_ids.size() * sizeof(int32_t);
   }
 
-  // Adds the log-probabilities of an event. Those of a chat wait until release_content() knows which tokens are
-  // content.
+  // Adds the log-probabilities of an event. The log-probabilities of a chat wait until release_content() knows which
+  // tokens are content.
   void add_scored(const ChoiceEvent& event, Answer& answer) {
     TokenPlaces& places = places_[event.choice];
     const GenerationRequest& request = *reply_.request;
@@ -188,8 +189,8 @@ class Generation final : public Exchange {
   }
 
   // Moves the log-probabilities of a chat's content tokens to the answer, and drops those of thoughts, calls and
-  // markers. A token waits until it is decided whether its text is content. A token without text is treated like the
-  // text that follows it.
+  // markers. A token waits until it is known whether its text is content. A token without text is treated like the text
+  // after it.
   void release_content(size_t choice, bool ended, Answer& answer) {
     std::vector<TextRange> all = {{0, received_[choice]}};
     const std::vector<TextRange>& content = parsers_.empty() ? all : parsers_[choice].content();
@@ -283,12 +284,12 @@ class Generation final : public Exchange {
   const bool stream_;
   std::vector<Answer> answers_;
   std::vector<bool> begun_;
-  std::vector<bool> calls_;            // by answer: it contains a function call
-  std::vector<AnswerParser> parsers_;  // by answer; empty: all text is content
-  std::vector<TokenPlaces> places_;    // by answer; empty without log-probabilities
+  std::vector<bool> calls_;            // [answer] whether it contains a function call
+  std::vector<AnswerParser> parsers_;  // [answer]; empty: all text is content
+  std::vector<TokenPlaces> places_;    // [answer]; empty without log-probabilities
   std::vector<std::deque<std::pair<TokenEntry, TextRange>>>
-      undecided_;                 // by answer: tokens of a chat that may turn out to be content
-  std::vector<size_t> received_;  // by answer: bytes of text received
+      undecided_;                 // [answer] → tokens of a chat that may turn out to be content
+  std::vector<size_t> received_;  // [answer] → bytes of text received
   std::shared_ptr<Channel> channel_;
   size_t bytes_ = 0;  // size of a reply that is not streamed, so far
   bool sent_ = false, ended_ = false;

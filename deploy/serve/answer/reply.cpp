@@ -33,8 +33,8 @@ bool is_plain(const std::string& text) {
 
 std::string quoted(const std::string& text) { return is_plain(text) ? '"' + text + '"' : dump(Json(text)); }
 
-// Returns the token's text. Bytes that are not whole UTF-8 characters cannot be in a JSON string, so they are spelled
-// out ("bytes:\xe2\x80"), as in OpenAI's older API. So no two tokens get the same text.
+// Returns the token's text. A token that is not whole UTF-8 characters cannot be in a JSON string, so its bytes are
+// spelled out ("bytes:\xe2\x80"), as in OpenAI's older API. Different tokens thus get different texts.
 std::string token_text(const std::string& bytes) {
   if (is_plain(bytes)) return bytes;
   const std::string valid = Json(bytes).dump(-1, ' ', false, Json::error_handler_t::ignore);
@@ -69,7 +69,7 @@ std::string completion_top(const TokenEntry& entry) {
   return "{" + members + "}";
 }
 
-// Replaces the null value of a key. Dumped strings contain no bare quote, so only the key can match.
+// Replaces the null value of a key. In dumped JSON all quotes within strings are escaped, so only the key can match.
 void put(std::string& dumped, const std::string& key, const std::string& value) {
   const std::string empty = "\"" + key + "\":null";
   dumped.replace(dumped.find(empty), empty.size(), "\"" + key + "\":" + value);
@@ -90,8 +90,8 @@ Json usage_json(const ReplyFrame& frame, const std::vector<Answer>& answers) {
           {"total_tokens", frame.prompt_tokens + completion}};
 }
 
-// Returns the speculation figures of the answer. They describe one sequence, so they are null for several answers, as
-// in vLLM.
+// Returns the speculation figures of the answer. The figures describe one sequence. If there are several answers, they
+// are null, as in vLLM.
 Json metrics_json(const std::vector<Answer>& answers) {
   if (answers.size() != 1 || !answers[0].result) return {{"speculative_decoding", nullptr}};
   const ChoiceResult& r = *answers[0].result;

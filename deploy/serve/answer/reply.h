@@ -24,15 +24,15 @@ struct ReplyFrame {
   int64_t created = 0;
   bool include_usage = false, return_token_ids = false, include_metrics = false;
   bool tokens_as_ids = false;   // tokens in lists of log-probabilities are shown as "token_id:7" instead of their texts
-  int logprobs = -1;            // >= 0: log-probabilities of every token, with this many likeliest ones; -1: none
-  int64_t prompt_tokens = 0;    // of all prompts together
+  int logprobs = -1;            // >= 0: log-probabilities of each token and of this many likeliest tokens; -1: none
+  int64_t prompt_tokens = 0;    // number of tokens of all prompts together
   bool short_call_ids = false;  // calls get ids of nine letters and digits, which Mistral's templates demand
 };
 
 // One token's entry in a list of log-probabilities.
 struct TokenEntry {
   std::string bytes;                               // may end or begin inside a UTF-8 character
-  size_t offset = 0;                               // number of characters of the text before it
+  size_t offset = 0;                               // number of characters in the text before this token
   std::optional<float> logprob;                    // none for the first token of an echoed prompt
   std::vector<std::pair<std::string, float>> top;  // the likeliest tokens here, descending: bytes and log-probability
 };
@@ -63,7 +63,7 @@ std::string full_reply(const ReplyFrame& frame, std::vector<Answer> answers);
 // Estimates the bytes of one token in a whole reply; the token belongs to the answer, or to an echoed prompt with
 // log-probabilities.
 size_t reply_bytes_per_token(const ReplyFrame& frame);
-inline constexpr size_t kReplyBytesPerAnswer = 256;  // without the answer's tokens
+inline constexpr size_t kReplyBytesPerAnswer = 256;  // bytes around one answer's text
 
 size_t characters(std::string_view bytes);  // code points that begin in these bytes
 
@@ -73,7 +73,7 @@ std::string delta_event(const ReplyFrame& frame, size_t choice, const Answer& pi
 // `calls`: the answer contains a function call.
 std::string finish_event(const ReplyFrame& frame, size_t choice, FinishReason reason, bool calls);
 std::string usage_event(const ReplyFrame& frame,
-                        const std::vector<Answer>& answers);  // "" unless usage or metrics were asked for
+                        const std::vector<Answer>& answers);  // returns "" unless usage or metrics were asked for
 std::string error_event(const ApiError& error, const std::string& request_id);
 std::string done_event();
 

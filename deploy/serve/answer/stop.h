@@ -13,13 +13,13 @@ namespace specdec::deploy {
 // byte, the longest matches.
 class StopMatcher {
  public:
-  // None of the strings may be empty. With `include` the matching stop string is part of the answer, so no text is held
-  // back.
+  // No stop string may be empty. With `include` the matching stop string is part of the answer. Then no text needs to
+  // be held back, because all text up to the end of a match is shown.
   explicit StopMatcher(std::vector<std::string> stops, bool include = false);
 
-  // Returns the text that is safe to show. On a match this is the text before the stop string (with `include` up to its
-  // end); later calls return nothing. If `may_match` is false, a string that completes in `text` is no match, but a
-  // string that begins in `text` may still complete in a later call.
+  // Returns the text that may be shown. When a stop string matches, this is the text before the stop string, or with
+  // `include` up to its end; later calls return nothing. If `may_match` is false, a stop string that ends in `text` is
+  // ignored. A stop string that begins in `text` may still match in a later call.
   std::string push(std::string_view text, bool may_match = true);
   // Must be called at the end of the answer. Returns the text still held back; empty after a match.
   std::string finish();
@@ -30,7 +30,7 @@ class StopMatcher {
   std::vector<std::string> stops_;
   bool include_;
   std::vector<std::vector<size_t>> fail_;  // [string][matched bytes] → length of the longest border
-  std::vector<size_t> state_;              // [string] bytes matched
+  std::vector<size_t> state_;              // [string] → number of bytes matched
   std::string held_;
   bool matched_ = false;
 };

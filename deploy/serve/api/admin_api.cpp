@@ -10,8 +10,8 @@ namespace {
 
 HttpReply json_reply(int status, const Json& body) { return {status, "application/json", body.dump(), {}}; }
 
-// The exchange of an order about drafts and its reply. The thread that loads the draft may reply long after the client
-// has disconnected.
+// Waits for the reply to an operator's request about drafts (an order). The thread that loads the draft may reply long
+// after the client has disconnected.
 class Ordered final : public Exchange {
  public:
   struct Outcome {

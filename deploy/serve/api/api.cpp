@@ -343,7 +343,7 @@ std::variant<std::string, ApiError> Api::render_answered(const ApiRequest& parse
   auto format = std::make_shared<AnswerFormat>();
   format->offered = parsed.chat.tools;
   if (format->offered.choice != ToolChoice::kNone) format->tools = model_.tool_format;
-  if (!parsed.grammar) format->reasoning = model_.reasoning;  // a grammar covers the whole answer: no thoughts
+  if (!parsed.grammar) format->reasoning = model_.reasoning;  // an answer that must match a grammar has no thoughts
   format->begins_reasoning = ends_with_marker(*prompt, format->reasoning.begin);
   if (format->offered.forced()) {
     format->begins_in_call = true;
@@ -468,8 +468,9 @@ std::optional<ApiError> Api::hold(const GenerationRequest& request, size_t bytes
   return too_many_bytes(queue_.retry_after(request.tenant));
 }
 
-// Returns the domain under which the request is counted: "other" if the number of domain names has reached its limit.
-// With several tenants, one tenant may introduce at most half of the names, so that some remain for the others.
+// Returns the domain under which the request is counted. A new domain is counted as "other" if the number of domain
+// names has reached its limit. With several tenants, one tenant may introduce at most half of the names, so that some
+// remain for the others.
 std::string Api::domain_of(const std::string& asked, const std::string& tenant) {
   if (asked.empty()) return asked;
   const std::lock_guard lock(mutex_);

@@ -128,7 +128,7 @@ class Api final : public HttpHandler {
   ServedModel model_;
   size_t longest_token_bytes_ = 1;
   std::shared_ptr<const text::TokenBytes> token_bytes_;
-  std::once_flag vocabulary_made_;  // set by the first request with a grammar
+  std::once_flag vocabulary_made_;  // vocabulary_ is made at the first request with a grammar
   std::unique_ptr<const text::Vocabulary> vocabulary_;
   // Random salt of conversation keys. It prevents clients from choosing conversations that a draft on trial serves or
   // scores.

@@ -35,7 +35,7 @@ class ApiKeys {
 
  private:
   const std::string* find(std::string_view key) const;
-  std::vector<std::string> digests_, names_;  // both indexed by key
+  std::vector<std::string> digests_, names_;  // both have one element per key
 };
 
 // Throws Error(kUsage) if no keys are required and `host` (a name or an address) is reachable from other machines.

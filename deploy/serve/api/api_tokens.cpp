@@ -28,9 +28,10 @@ size_t Api::content_bytes(const std::vector<ChatMessage>& messages) {
   return bytes;
 }
 
-// Returns the tokens of a text, or none if they do not fit the context. To avoid encoding a far too long text, first
-// encodes its beginning and refuses if that has more than 2 × context + longest_token_bytes_ tokens. The last term is a
-// margin: the piece may end inside a token, and then each of the token's bytes may become a token of its own.
+// Returns the tokens of a text, or none if they do not fit the context. A far too long text is refused after encoding
+// only its beginning: the beginning must not have more than 2 × context + longest_token_bytes_ tokens. The term
+// longest_token_bytes_ is a margin: the beginning may end inside a token, and then each byte of this token may become a
+// token of its own.
 std::optional<std::vector<int32_t>> Api::encode(std::string_view text, bool add_special) const {
   const auto most = static_cast<size_t>(model_.max_context);
   if (text.size() / longest_token_bytes_ > most) return std::nullopt;
@@ -46,8 +47,8 @@ std::optional<std::vector<int32_t>> Api::encode(std::string_view text, bool add_
   return tokens;
 }
 
-// Returns the largest size in bytes of a text that is encoded even if its tokens exceed the context. It is at least the
-// size up to which encode() does not probe the beginning first.
+// Returns the largest size in bytes of a text that encode_long() encodes. All texts that encode() encodes without a
+// look at their beginning are within this size.
 size_t Api::longest_text() const {
   return std::max(limits_.long_text_bytes,
                   2 * kProbedBytesPerToken * (static_cast<size_t>(model_.max_context) + longest_token_bytes_));
@@ -59,8 +60,8 @@ std::optional<std::vector<int32_t>> Api::encode_long(std::string_view text, bool
   return model_.tokenizer->encode(text, add_special);
 }
 
-// Sets `kept` to the number of prompt tokens that truncate_prompt_tokens asks for, or returns the refusal if they leave
-// no room for the answer. Does not change `kept` if the request does not ask for truncation.
+// Sets `kept` to the number of prompt tokens that truncate_prompt_tokens asks for. Returns an error if this many tokens
+// leave no room for the answer. Does not change `kept` if the request does not ask for truncation.
 std::optional<ApiError> Api::kept_tokens(const ApiRequest& parsed, size_t& kept) const {
   if (!parsed.truncate_prompt_tokens) return std::nullopt;
   const auto room = [this](int64_t answer) {
@@ -77,7 +78,8 @@ std::optional<ApiError> Api::kept_tokens(const ApiRequest& parsed, size_t& kept)
 }
 
 // Drops tokens until at most `kept` are left, and returns whether any were dropped. The last tokens are kept. If
-// special tokens were added, the tokens that the tokenizer puts before every text (BOS) are also kept, and count.
+// special tokens were added, the tokens that the tokenizer puts before every text (BOS) are kept as well; they count
+// towards `kept`.
 bool Api::keep_last(std::vector<int32_t>& tokens, size_t kept, bool added_special) const {
   if (tokens.size() <= kept) return false;
   size_t first = 0;
@@ -112,7 +114,7 @@ std::variant<std::string, ApiError> Api::render(const ChatFields& chat, bool add
     if (member) return invalid_parameter(*member, "nothing here: the model's chat template leaves it out");
     return rendered;
   } catch (const Error& e) {
-    if (e.kind() != ErrorKind::kData) throw;  // not the conversation's fault: there is no process to render it
+    if (e.kind() != ErrorKind::kData) throw;  // other kinds are no fault of the conversation: no process can render it
     // The error's text is not logged, because it may quote the conversation.
     log(LogLevel::kWarn, id + ": the chat template rejected the conversation");
     return invalid_parameter("messages", "a conversation that the model's chat template accepts");
@@ -133,7 +135,7 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
     return invalid_parameter("min_tokens", "at most " + std::to_string(out.options.max_tokens) +
                                                ", the most tokens that the answer may have");
   if (rules.min_tokens > 0) {
-    rules.stop_ids = model_.eos_ids;  // also with ignore_eos, as in vLLM
+    rules.stop_ids = model_.eos_ids;  // min_tokens forbids these tokens even with ignore_eos, as in vLLM
     rules.stop_ids.insert(rules.stop_ids.end(), parsed.stop_token_ids.begin(), parsed.stop_token_ids.end());
   }
   for (const std::string& word : parsed.bad_words)
@@ -153,9 +155,9 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
   return std::nullopt;
 }
 
-// Adds the requested grammar to `rules`, or returns the refusal. Runs on a worker thread, so the engine never waits for
-// it. The grammar is compiled in this process only after a child process has compiled it without a fault and its size
-// fits the memory budget. The matcher state of every answer must also fit the budget.
+// Adds the requested grammar to `rules`, or returns the refusal. Runs on a worker thread, so the engine does not wait.
+// A child process compiles the grammar first. The grammar is compiled in this process only if the child process
+// succeeded and the grammar's size fits the memory budget. The matcher state of every answer must also fit the budget.
 std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, GenerationRequest& out,
                                          decode::LogitsProcessors& rules) {
   try {
@@ -170,7 +172,7 @@ std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, Generati
     rules.constraint = masks_.off_thread(matcher, out.tenant, model_.vocab_size, of_one);
     return std::nullopt;
   } catch (const Error& e) {
-    if (e.kind() != ErrorKind::kData) throw;  // the fault is not in the grammar
+    if (e.kind() != ErrorKind::kData) throw;  // other kinds of errors are no fault of the grammar
     // The error's text is not logged, because it would quote the grammar.
     log(LogLevel::kWarn, asked.param + ": a grammar of " + std::to_string(asked.source.size()) + " bytes was refused");
     return invalid_parameter(asked.param, "a grammar that is well-formed, supported, satisfiable and not too large");

@@ -36,7 +36,7 @@ DraftSwap::Held::Held(NamedDraft d, double prior, const decode::CostModel& targe
       model(*draft.model, timer),
       costs(target.another_draft()),
       overlap(prior),
-      coupled_overlap(prior / (2 - prior)) {}  // least overlap under the coupled rule, given `prior`
+      coupled_overlap(prior / (2 - prior)) {}  // lower bound of the coupled rule's overlap
 
 DraftSwap::DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap,
                      const decode::CostModel& costs, const PassTimer& timer)
@@ -180,7 +180,7 @@ void DraftSwap::load(const DraftOrder& order, std::function<void(const std::opti
     }
   }
   if (error) return done(error);
-  if (loader_.joinable()) loader_.join();  // waits for the thread of an earlier load, which has done its work
+  if (loader_.joinable()) loader_.join();  // joins the thread of the previous load, which has nothing left to do
   loader_ = std::thread([this, order, done = std::move(done)] {
     std::optional<Error> failed;
     try {

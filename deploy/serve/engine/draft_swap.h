@@ -1,10 +1,10 @@
-// Manages the serving draft and, during a trial, a candidate next to it. Decides which conversations each draft gets,
-// and measures the trial, whose states are
+// Manages the serving draft and, during a trial, a candidate that may replace it. Decides which conversations each
+// draft gets, and measures the trial. The states of a trial are
 //   loading → canary → promoted | dropped, or loading → refused.
-// A sequence keeps its draft to its end; a model is freed when the last sequence that uses it ends. To compare the
-// drafts, the candidate ("shadow") also scores sequences of the serving draft, at the positions that the serving draft
-// reached. There the target's p is known, and the text does not depend on the candidate, so the two overlaps form a
-// pair.
+// A sequence keeps its draft to its end. A model is freed when the last sequence that uses it ends. To compare the
+// drafts, the candidate (as "shadow") also scores sequences of the serving draft, at the positions that the serving
+// draft reached. The target's p is known there, and the text does not depend on the candidate, so the overlaps of both
+// drafts can be compared in pairs.
 #pragma once
 
 #include <atomic>
@@ -47,7 +47,7 @@ struct NamedDraft {
 
 class DraftSwap final : public DraftControl {
  public:
-  // Limit of the conversations that a trial scores; more would hardly narrow the interval.
+  // A trial scores at most this many conversations; more would hardly narrow the interval.
   static constexpr size_t kScored = 10000;
   static constexpr double kScore = 0.1;
 
@@ -56,10 +56,10 @@ class DraftSwap final : public DraftControl {
     Held(NamedDraft d, double prior, const decode::CostModel& target, const PassTimer& timer);
     const NamedDraft draft;
     TimedModel model;
-    decode::CostModel costs;       // engine thread only: its own passes; the target's costs are shared by all drafts
-    int plain_owed = -1;           // engine thread only: plain steps until drafting is tried again (ControllerOptions)
-    KLog k_log;                    // engine thread only, like depth_evidence
-    DepthEvidence depth_evidence;  // of the draft's latest step
+    decode::CostModel costs;  // engine thread only: costs of this draft; the target's costs are shared by all drafts
+    int plain_owed = -1;      // engine thread only: plain steps until drafting is tried again (ControllerOptions)
+    KLog k_log;               // engine thread only, like depth_evidence
+    DepthEvidence depth_evidence;  // figures of the draft's latest step
     // Engine thread only: mean overlaps that controllers observed. Seeded requests under the coupled rule have their
     // own mean.
     decode::OverlapMean overlap, coupled_overlap;
@@ -69,8 +69,8 @@ class DraftSwap final : public DraftControl {
     std::shared_ptr<Held> draft, shadow;  // shadow: only scores the text; null: none
   };
 
-  // `costs` are the measured costs of the target, which all drafts share. `timer` sums the passes of all drafts. Both
-  // belong to the engine thread. `serving.model` may be null.
+  // `costs` are the measured costs of the target, which all drafts share. `timer` sums the passes of all drafts. Only
+  // the engine thread uses `costs` and `timer`. `serving.model` may be null.
   DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap, const decode::CostModel& costs,
             const PassTimer& timer);
   ~DraftSwap() override;  // waits for a running load
@@ -85,7 +85,7 @@ class DraftSwap final : public DraftControl {
   // Engine thread only. Chooses the drafts of a new sequence. All sequences of a conversation get the same drafts as
   // long as the trial's shares (score, serve) do not change.
   Pick pick(const std::string& conversation, uint64_t tenant = 0);
-  // Records the overlaps of both drafts at each position of a step that was scored by both.
+  // Records the overlaps of the serving draft and of the shadow at each position of a step that both scored.
   void scored(const std::string& conversation, uint64_t tenant, const Pick& pick, std::span<const double> serving,
               std::span<const double> shadow);
 
@@ -113,10 +113,10 @@ class DraftSwap final : public DraftControl {
   mutable std::mutex mutex_;  // guards all members below
   std::shared_ptr<Held> serving_, candidate_;
   std::vector<std::weak_ptr<Held>> former_;
-  std::string state_ = "none", name_, reason_;  // of the latest load
+  std::string state_ = "none", name_, reason_;  // state, name and reason of the latest load
   double score_ = kScore, serve_ = 0;
   int64_t served_ = 0;                           // answers drafted by the candidate
-  std::map<std::string, Scores> scores_;         // by conversation
+  std::map<std::string, Scores> scores_;         // conversation → scores
   std::map<uint64_t, size_t> scored_by_tenant_;  // scored conversations of each tenant
   size_t scored_of_one_tenant_ = kScored;
   std::thread loader_;

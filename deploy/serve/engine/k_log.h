@@ -20,12 +20,13 @@ class KLog {
   // test another K or to measure costs.
   void chose(std::span<const int> ks);
   int prevailing() const { return prevailing_; }
-  // Returns a log line such as "K 4 → 0 at batch 16: …" with the figures behind the choice, if basis.k differs from the
-  // K logged last and the last line is at least kQuiet seconds old. Returns none until the costs are measured.
+  // Returns a log line such as "K 4 → 0 at batch 16: …" with the figures behind the choice of K. Returns none if
+  // basis.k is the K logged last, if the last line is less than kQuiet seconds old, or if the costs are not measured
+  // yet.
   std::optional<std::string> line(const DepthEvidence& basis, double now);
 
  private:
-  std::vector<double> shares_;  // share of each K in recent steps; older steps fade
+  std::vector<double> shares_;  // share of each K in the steps so far; older steps count less
   int prevailing_ = 0;
   int said_ = -1;
   double said_at_ = 0;

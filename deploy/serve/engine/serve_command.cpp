@@ -23,9 +23,9 @@ namespace {
 
 constexpr int kMaxK = 32;  // the maximum of --max-k; a validation report may contain a larger K
 
-// Returns the model names of /v1/models. A packaged target lies in "store/sha256-…/target", so it is named after the
-// model that was packaged. If that model's directory had a placeholder name and its config a better one, requests may
-// use both names.
+// Returns the model names of /v1/models. A packaged target lies in "store/sha256-…/target", so its name is taken from
+// the directory of the model that was packaged. If that directory has a placeholder name and config.json a better name,
+// requests may use both names.
 std::vector<std::string> served_names(const ServeOptions& options, const LoadedPair& pair,
                                       const std::optional<ValidationReport>& report) {
   if (!options.model_names.empty()) return options.model_names;
@@ -42,8 +42,8 @@ std::optional<ValidationReport> packaged_report(const ServeOptions& options,
   return validation_report_from_json(package->manifest.report, package->root.string() + "/manifest.json: report");
 }
 
-// Returns the dtype, as --dtype names it, in which the gate measured the package's pair, so that the pair is served as
-// it was measured. Returns "" if --dtype auto gives this dtype, or if the package does not name one.
+// Returns the dtype in which the gate measured the package's pair, as --dtype names it; the pair is served in this
+// dtype. Returns "" if --dtype auto gives the same dtype, or if the package does not name a dtype.
 std::string gated_dtype(const std::optional<ResolvedPackage>& package, const std::string& name) {
   if (!package || !package->manifest.report.is_object()) return "";
   const Json dtype = package->manifest.report.value("/inputs/dtype"_json_pointer, Json());
@@ -70,8 +70,8 @@ std::string take_gated_dtype(const std::string& gated, DeviceOptions& device) {
 }
 
 // The chat template, or the error of loading it. The template is loaded before the server starts threads, because
-// checking it forks the process. The error is reported later, because a stale draft must be reported before any other
-// error.
+// checking a template forks the process. The error is reported later, because a stale draft must be reported before any
+// other error.
 struct Chat {
   std::optional<text::ChatTemplate> chat_template;
   std::optional<Error> error;
@@ -170,7 +170,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
                                        ": no package (a directory with manifest.json, STORE:CHANNEL or sha256-...): "
                                        "use --target for a model");
   const Chat chat = load_chat(wanted.target, package, options.allow_stale);
-  const text::GrammarChecker grammars;  // starts a child process, so before any thread, like the template
+  const text::GrammarChecker grammars;  // starts a child process, which must happen before any thread starts
   std::optional<Server> server;
   if (!chat.error) server.emplace(options, ServeLimits{}, clock);
   wanted.rank_command = hooks.rank_command;

@@ -18,7 +18,8 @@ namespace specdec::deploy {
 
 struct StepperRunnerOptions {
   SpeculationOptions speculation;
-  // The draft's overlap that new sequences assume until the server has measured one; from the gate.
+  // The overlap that new sequences assume for the draft until the server has measured one. Taken from the gate's
+  // report.
   double prior_overlap = 0.7;
   std::vector<std::array<int, 3>> schedule = {};  // validated [batch_lo, batch_hi, k], as in ControllerOptions
   int text_max_k = 0;                             // maximum of K for suffix drafts; 0: as in `speculation`

@@ -34,8 +34,8 @@ bool is_loopback(const std::string& name) {
   return ::inet_pton(AF_INET6, name.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-// Returns whether a browser may send this text as an Origin: lower case, no default port, no path and no slash at the
-// end.
+// Returns whether the text has the form in which browsers send an Origin: lower case, no default port, no path and no
+// slash at the end.
 bool is_origin(std::string_view text) {
   const size_t scheme = text.find("://");
   if (scheme == std::string_view::npos || scheme == 0) return false;

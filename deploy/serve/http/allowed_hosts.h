@@ -1,6 +1,6 @@
 // Decides which host names a server without API keys accepts, and which web pages of other origins may call the server.
-// A page of another site can make its own name resolve to 127.0.0.1 (DNS rebinding). Its requests then come from the
-// user's own browser, and only the Host and Origin headers distinguish them from the user's own requests.
+// The reason is DNS rebinding: a page of another site can make its own name resolve to 127.0.0.1. The page's requests
+// then come from the user's own browser, and only the Host and Origin headers show that they are not the user's.
 #pragma once
 
 #include <functional>

@@ -22,10 +22,10 @@ struct Seat {
   double since = 0;  // start of the phase, in seconds of any fixed clock
 };
 
-// Chooses which of `seats` is closed for a newcomer when the limit is reached. Prefers an idle connection of the peer
-// with the most connections, the longest idle first. If none is idle, chooses a connection that is sending a request
-// and whose peer has at least two more connections than the newcomer's peer. Returns none if there is no such
-// connection.
+// Chooses which of `seats` is closed for a newcomer when the limit is reached. Prefers idle connections: of the peer
+// with the most connections, the connection that has been idle longest. If none is idle, chooses a connection that is
+// sending a request and whose peer has at least two more connections than the newcomer's peer. Returns none if there is
+// no such connection.
 std::optional<size_t> gives_way(std::span<const Seat> seats, const std::string& newcomer);
 
 class Seated {

@@ -43,7 +43,7 @@ void WorkQueue::done(const std::string& party, bool large, double seconds) {
   --at->second.running;
   running_large_ -= large;
   // A party without work is forgotten if it has used at most floor_ seconds, because a new party starts with floor_
-  // anyway. A party that has used more is remembered while any item waits.
+  // seconds anyway. A party that has used more is remembered while items of any party wait.
   if (at->second.waiting.empty() && at->second.running == 0 && (waiting_ == 0 || at->second.seconds <= floor_))
     parties_.erase(at);
   if (waiting_ == 0)

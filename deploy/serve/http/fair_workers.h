@@ -1,7 +1,7 @@
 // Worker threads that prepare requests before the requests enter the queue: JSON, templates, tokenizers, grammars.
-// Parties (tenants) take turns by the thread time that they have used, so a party's work, even if all its requests are
-// refused, does not delay the others. One party never occupies all threads, and large items leave two threads free for
-// small items. With a single thread there is no such limit, and with two threads large items may occupy one thread.
+// Parties (tenants) take turns by the thread time that they have used. So one party's work does not delay the others,
+// even if all its requests are refused. One party never occupies all threads, and large items leave two threads free
+// for small items. Exceptions: a single thread serves everything, and of two threads large items may occupy one.
 #pragma once
 
 #include <condition_variable>
@@ -31,9 +31,9 @@ class WorkQueue {
       : of_one_party_(threads > 1 ? threads - 1 : 1), large_(threads > 2 ? threads - 2 : 1) {}
 
   void push(WorkItem item);
-  // Returns the next item, or none if no item may start. Among the parties with an item that may start, picks the party
-  // with the fewest running items, then the party that has used the fewest seconds. A party's items start in order of
-  // arrival, but small items overtake large items that have to wait.
+  // Returns the next item, or none if no item may start. Chooses among the parties with an item that may start: first
+  // the fewest running items, then the fewest seconds used. A party's items start in order of arrival, but small items
+  // overtake large items that have to wait.
   std::optional<WorkItem> pop();
   // Must be called when an item that pop() returned has ended.
   void done(const std::string& party, bool large, double seconds);
@@ -48,7 +48,7 @@ class WorkQueue {
   std::deque<WorkItem>::iterator startable(Party& party) const;
 
   const size_t of_one_party_, large_;
-  std::map<std::string, Party> parties_;  // those with waiting or running items, or more than floor_ seconds used
+  std::map<std::string, Party> parties_;  // only those with work or with more than floor_ seconds used
   double floor_ = 0;                      // seconds that the party served last had used; new parties start with them
   size_t waiting_ = 0, running_large_ = 0;
 };

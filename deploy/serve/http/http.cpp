@@ -61,8 +61,8 @@ struct HttpServer::Impl {
 };
 
 // Returns the address by which connections of one client are counted. For IPv6 this is the first 64 bits, because one
-// customer usually has all addresses with the same prefix; an IPv4-mapped address becomes the IPv4 address. All
-// processes that connect to a Unix socket count as one peer.
+// customer usually has all addresses with the same prefix. An IPv4-mapped IPv6 address is counted as the IPv4 address.
+// All processes that connect to a Unix socket count as one peer.
 std::string peer_of(const ByteStream::Socket& socket) {
   error_code ec;
   const auto remote = socket.remote_endpoint(ec);
@@ -111,8 +111,8 @@ net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
           "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: "
           "1\r\nContent-Length: " +
           std::to_string(reply.body.size()) + "\r\n\r\n" + reply.body;
-      // This fits the empty send buffer of a new socket, so it never blocks. With TLS no reply is sent, because the
-      // handshake would block.
+      // The text fits the empty send buffer of a new socket, so send() never blocks. With TLS no reply is sent, because
+      // the handshake would block.
       if (!listener.identity &&
           ::send(socket.native_handle(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         log(LogLevel::kDebug, "a surplus connection was closed unanswered");

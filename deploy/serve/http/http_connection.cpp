@@ -88,7 +88,7 @@ void Connection::enter(Phase phase) {
 void Connection::give_way() {
   net::post(stream_.executor(), [self = shared_from_this()] {
     if (self->phase_.load() != Phase::kAnswering) self->stream_.close();
-    self->leaves_ = true;  // if it is answering, it closes after the reply
+    self->leaves_ = true;  // a connection that is answering closes after its reply
   });
 }
 
@@ -136,8 +136,7 @@ void Connection::await_deadline(uint64_t epoch) {
     if (ec || epoch != self->deadline_epoch_) return;
     self->timed_out_ = true;
     self->stream_.cancel();
-    // If one step of the operation ended just now and the next has begun, cancel() missed it, so it is called again
-    // later.
+    // cancel() misses an operation that is between two of its steps. So cancel() is called again a moment later.
     self->deadline_.expires_after(kCancelAgain);
     self->await_deadline(epoch);
   });
@@ -320,7 +319,7 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
       if (!streaming) ok = co_await write_stream_head();
       streaming = true;
       if (ok) ok = co_await write_data(std::move(turn.data), false);
-    } else if (!gone_) {  // if the client has disconnected, nothing would wake this timer
+    } else if (!gone_) {  // waits for an event; if the client has disconnected, none will come
       error_code ec;
       wake_.expires_at(end);
       co_await wake_.async_wait(net::redirect_error(net::use_awaitable, ec));
@@ -343,8 +342,8 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
   co_return turn.kind == Kind::kEnd && ok && keep_alive() && request_.version == 11 ? After::kNext : After::kClose;
 }
 
-// Detects that the client disconnects while the engine works, by the end of the byte stream. Watching ends when bytes
-// of a next request arrive. A client that shuts down only its sending direction counts as disconnected.
+// Detects that the client disconnects while the engine works: the byte stream ends. Stops watching when bytes of the
+// next request arrive. A client that shuts down only its sending direction counts as disconnected.
 net::awaitable<void> Connection::watch(uint64_t epoch) {
   const auto self = shared_from_this();
   ByteStream::Waiting waiting = ByteStream::Waiting::kNothing;

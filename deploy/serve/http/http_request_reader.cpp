@@ -196,8 +196,8 @@ bool RequestReader::fill_head() {
 }
 
 RequestReader::State RequestReader::read_body() {
-  // Once Beast's parser has seen a part of a last chunk, the next call must give it more bytes; otherwise one of its
-  // assertions ends the process. Fewer bytes than a last chunk cannot end a chunked body, so they stay in the buffer.
+  // When Beast's parser has seen a part of a last chunk, it must get more bytes in the next call; otherwise one of its
+  // assertions ends the process. So fewer bytes than a last chunk stay in the buffer: they cannot end a chunked body.
   const size_t least = parser_->chunked() ? kLastChunk : 1;
   parser_->eager(true);
   while (buffer_.size() >= least && !parser_->is_done()) {

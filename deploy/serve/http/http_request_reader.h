@@ -1,6 +1,6 @@
-// Parses the bytes of a connection into requests, as RFC 9112 says. Only this class decides where a request ends and
-// the next request begins, and it refuses every request that could be interpreted in two ways. It has no socket: the
-// caller, a connection or tests/fuzz, gives it the bytes.
+// Parses the bytes of a connection into requests, by RFC 9112. Only this class decides where a request ends and the
+// next request begins. It refuses every request that could be interpreted in two ways. It has no socket: the caller (a
+// connection or tests/fuzz) gives it the bytes.
 #pragma once
 
 #include <boost/asio/buffer.hpp>
@@ -29,8 +29,8 @@ class RequestReader {
 
   explicit RequestReader(const ServeLimits& limits);
 
-  // Returns a buffer for bytes from the socket; commit() then says how many were written to it. Must not be called
-  // after kFaulty.
+  // Returns a buffer for bytes from the socket. The caller then tells commit() how many bytes it wrote to the buffer.
+  // Must not be called after kFaulty.
   boost::asio::mutable_buffer prepare();
   void commit(size_t bytes) { buffer_.commit(bytes); }
   bool empty() const { return buffer_.size() == 0; }  // whether all bytes were consumed

@@ -20,8 +20,8 @@ using TlsSession = std::unique_ptr<ssl_st, TlsSessionDeleter>;
 class TlsIdentity {
  public:
   // Reads PEM files: the certificate, followed by its chain of intermediate certificates, and its unencrypted private
-  // key. Throws Error(kConfig) naming the file if a file is missing or malformed or if the key does not belong to the
-  // certificate, Error(kIo) if a file may not be read.
+  // key. Throws Error(kConfig) if a file is missing or malformed, or if the key does not belong to the certificate.
+  // Throws Error(kIo) if a file may not be read. The message names the file.
   TlsIdentity(std::filesystem::path certificate, std::filesystem::path key);
 
   // Reads both files again and uses them for new connections. Throws like the constructor; the old certificate and key

@@ -37,8 +37,8 @@ struct ChoiceResult {
   int64_t completion_tokens = 0;  // including EOS and the tokens of a stop string
   AcceptanceCounts counts;
   std::vector<int64_t> accepted_histogram;         // [j] = drafting steps that accepted exactly j tokens
-  std::vector<RejectRecord::Reject> rejects = {};  // rejected drafts; empty unless they are recorded
-  std::string draft = {};         // fingerprint of the draft that drafted, cut to kDraftLabel; "" = none
+  std::vector<RejectRecord::Reject> rejects = {};  // rejected draft tokens; empty unless they are recorded
+  std::string draft = {};         // fingerprint of the draft that was used, cut to kDraftLabel characters; "" = none
   bool ended_by_request = false;  // true: a stop string or stop token of the request ended the answer
 };
 
@@ -52,10 +52,10 @@ struct ChoiceEvent {
   size_t choice = 0;
   std::string text;                // to append to the answer
   std::vector<int32_t> token_ids;  // new tokens, to append to the answer
-  // Log-probabilities of token_ids, if requested. With echo they begin with those of the prompt, of which the first is
-  // NaN, because no token precedes the prompt's first token.
+  // Log-probabilities of token_ids, if requested. With echo, the prompt's log-probabilities come first. The first of
+  // them is NaN, because no token precedes the prompt's first token.
   std::vector<decode::PositionLogprobs> logprobs;
-  std::vector<TokenText> texts;  // by token of token_ids, before a stop string is cut off; only with log-probabilities
+  std::vector<TokenText> texts;  // for each of token_ids, before a stop string is cut off; only with log-probabilities
   // true: the text is the echoed prompt. It does not count as unfetched text, because the size of the request bounds
   // it.
   bool echo = false;
@@ -71,8 +71,9 @@ class Channel {
   void push(ChoiceEvent event);
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 
-  // Called by the connection. take() returns all events so far. `wake` is called for the first push after a take(), on
-  // the engine thread and outside the lock. When on_event({}) returns, the previous function may still be running.
+  // Called by the connection. take() returns all events since the last take(). `wake` is called for the first push
+  // after a take(), on the engine thread and outside the lock. When on_event({}) returns, the previous `wake` may still
+  // be running.
   std::vector<ChoiceEvent> take();
   void on_event(std::function<void()> wake);
   void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
@@ -89,25 +90,25 @@ class Channel {
 // One parsed request, immutable once queued. Answer c belongs to prompt c / n.
 struct GenerationRequest {
   std::string id;
-  decode::RequestOptions options;  // of every answer; answer() adds what depends on the answer
+  decode::RequestOptions options;  // options of every answer; answer() adds those that differ between answers
   std::vector<std::vector<int32_t>> prompts;
   int64_t n = 1;
   bool echo = false;  // the answers begin with the prompt
-  uint64_t seed = 0;  // of answer 0 of the first prompt; a client's seed applies to every prompt; see choice_seed
+  uint64_t seed = 0;  // answer 0's seed; choice_seed() derives the others. A client's seed applies to every prompt
   std::vector<std::string> stop;
-  std::vector<int32_t> stop_tokens;  // those of options.eos_ids that the request added to the model's
+  std::vector<int32_t> stop_tokens;  // the part of options.eos_ids that the request added to the model's own
   int64_t min_tokens = 0;            // a stop string that completes within this many tokens does not end the answer
   bool include_stop = false;         // the stop string or stop token that ends the answer is shown
   std::string tenant;                // name of the API key; the queue takes turns between tenants
   std::string domain, conversation;
   // Identifies the conversation among all tenants; "" = conversation_id() is used.
   std::string conversation_key;
-  int64_t time = 0;                   // unix seconds
-  double queued_at = 0;               // Clock::seconds() when the request was queued
-  std::vector<ChatMessage> messages;  // recorded for chat
-  std::string tools;                  // recorded for chat: the offered tools as JSON, "" = none
-  std::string template_kwargs;        // recorded for chat: chat_template_kwargs as JSON, "" = none
-  std::string answer_prefix;          // end of the prompt that the record counts as the beginning of the answer
+  int64_t time = 0;                            // unix seconds
+  double queued_at = 0;                        // Clock::seconds() when the request was queued
+  std::vector<ChatMessage> messages;           // recorded for chat
+  std::string tools;                           // recorded for chat: the offered tools as JSON, "" = none
+  std::string template_kwargs;                 // recorded for chat: chat_template_kwargs as JSON, "" = none
+  std::string answer_prefix;                   // the prompt's end, which is recorded as the answer's beginning
   std::shared_ptr<const AnswerFormat> format;  // splits the answer into content, thoughts and calls; null: all content
   std::vector<int32_t> shown_tokens;           // special tokens whose text is part of the answer
   std::vector<std::string> texts;              // recorded for completions: the text of each prompt
@@ -123,17 +124,18 @@ struct GenerationRequest {
 // Returns the seed of answer `index`: for 0 the request's own seed, for the others a derived seed.
 uint64_t choice_seed(uint64_t seed, size_t index);
 
-// Holds the waiting requests of each tenant. try_pop() takes single answers, so that a request for ten answers takes as
-// many turns as ten requests for one answer. The next answer comes from the tenant that has been served least; a
-// tenant's own requests are served in order of arrival. This is the virtual token counter of Sheng et al., "Fairness in
-// Serving Large Language Models", OSDI 2024.
+// Holds the waiting requests of each tenant. try_pop() takes single answers, so a request for ten answers takes as many
+// turns as ten requests for one answer. The next answer comes from the tenant that has been served least; a tenant's
+// own requests are served in order of arrival. This is the virtual token counter of Sheng et al., "Fairness in Serving
+// Large Language Models", OSDI 2024.
 //
-// An answer is charged 1 when it leaves the queue (for the prompt token that its first step processes), 1 for every
-// other prompt token when it is prefilled, and 2 for every generated token. Prompt tokens found in the prefix cache,
-// shared with an answer to the same prompt, or prefilled again after preemption are free. A millisecond of computing
-// grammar masks is charged like a generated token. When a tenant with no waiting request sends one, its count is raised
-// to the least count among waiting tenants, or to that of the tenant served last if none waits. So no tenant can save
-// up turns.
+// A tenant is charged for its answers:
+// - 1 when an answer leaves the queue, for the prompt token that its first step processes;
+// - 1 for every other prompt token when it is prefilled, and 2 for every generated token;
+// - 2 for every millisecond of computing grammar masks.
+// A prompt token is free if it is found in the prefix cache, shared with an answer to the same prompt, or prefilled
+// again after preemption. When a request of a tenant without waiting requests arrives, the tenant's charge is raised to
+// the least charge among waiting tenants (if none waits, of the tenant served last). So no tenant can save up turns.
 class RequestQueue {
  public:
   static constexpr int64_t kPromptWeight = 1, kAnswerWeight = 2;
@@ -151,8 +153,8 @@ class RequestQueue {
   Push would_push(const std::string& tenant) const;  // what push() would return now
   size_t size() const;
   // Returns a value for Retry-After, from 1 to kMaxRetrySeconds: the estimated seconds until the waiting requests have
-  // started, from the rate at which requests finished recently. If only the tenant's own limit is reached, counts only
-  // the requests that are served before the tenant's next request.
+  // started, from the rate at which requests finished recently. If only the tenant's own limit is reached, considers
+  // only the requests that are served before the tenant's next request.
   int retry_after(const std::string& tenant) const;
 
   struct Next {
@@ -193,8 +195,8 @@ class RequestQueue {
   std::map<std::string, Tenant> tenants_;  // one entry per API key; entries are never removed
   const Tenant* last_ = nullptr;           // the tenant whose answer was taken last
   size_t size_ = 0;
-  // finished_at_: when the last request finished, -1 if no other request was waiting then. interval_: moving mean of
-  // the seconds between two such times, -1 before the first.
+  // finished_at_: when the last request finished; -1 if no other request was waiting then. interval_: moving mean of
+  // the seconds between two finished requests, counted only while requests wait; -1 before the first interval.
   double finished_at_ = -1, interval_ = -1;
   bool closed_ = false, happened_ = false;
 };

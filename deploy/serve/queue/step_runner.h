@@ -1,5 +1,5 @@
 // The interface between the scheduler and the component that computes tokens: StepperRunner over real models (engine/),
-// or a table in tests.
+// or a fake in tests.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ inline double share_place(const std::string& conversation) {
   return static_cast<double>(std::hash<std::string>{}(conversation)) * 0x1p-64;
 }
 
-// One answer to generate. The prompt with max_tokens fits the context.
+// One answer to generate. The prompt and max_tokens together fit the context.
 struct SequenceSpec {
   decode::Request request;
   std::string conversation = {};  // all answers of a conversation use the same draft during a trial of two drafts
@@ -112,7 +112,8 @@ class StepRunner {
   virtual void finish(SequenceKey key) = 0;
   virtual StageSeconds stage_seconds() const = 0;
   virtual CacheUse cache_use() const { return {}; }
-  virtual std::vector<DepthEvidence> depth_evidence() const { return {}; }  // of the serving draft and one on trial
+  // Returns an element for the serving draft and, during a trial, one for the draft on trial.
+  virtual std::vector<DepthEvidence> depth_evidence() const { return {}; }
 };
 
 }  // namespace specdec::deploy

@@ -1,6 +1,6 @@
-// Defines every refusal of the server, as an OpenAI error object: {"error":{"message","type","param","code"}}. Apart
-// from the names of the served models, all texts are fixed and written only here. So no exception text, path or address
-// can reach a client of the public listener.
+// Defines every refusal of the server, as an OpenAI error object: {"error":{"message","type","param","code"}}. All
+// texts are fixed and written only in this module, apart from the names of the served models. So no exception text,
+// path or address can reach a client of the public listener.
 #pragma once
 
 #include <string>

@@ -14,8 +14,8 @@ class ByteBudget {
  public:
   ByteBudget(size_t total, size_t of_one_party) : total_(total), of_one_party_(of_one_party) {}
 
-  // The bytes charged for one request; the destructor releases them. Used by one thread at a time. The budget must
-  // outlive it.
+  // The bytes charged for one request; the destructor releases them. A hold is used by one thread at a time. The budget
+  // must outlive the hold.
   class Hold {
    public:
     Hold(ByteBudget& budget, std::string party) : budget_(budget), party_(std::move(party)) {}

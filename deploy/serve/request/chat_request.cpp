@@ -60,8 +60,8 @@ std::string message_content(const Json& message, const std::string& param) {
 }
 
 // Reads the arguments of a call in an earlier answer. Text that is not valid JSON, for example because max_tokens cut
-// it off, becomes {}: with such text most templates would fail in every later request of the conversation. JSON that
-// cannot be represented exactly is refused.
+// it off, becomes {}. Otherwise most templates would fail in every later request of the conversation. JSON that cannot
+// be represented exactly is refused.
 OrderedJson call_arguments(const std::string& text, const std::string& param) {
   std::optional<OrderedJson> given;
   try {

@@ -66,7 +66,7 @@ class GrammarFields {
     const bool any_object = type && *type == "json_object", by_schema = type && *type == "json_schema";
     if (!any_object && !by_schema && !(type && *type == "text"))
       reject("response_format.type", "text, json_object or json_schema");
-    // Other servers accept a schema together with json_object, so it constrains the answer here, too.
+    // Other servers accept a schema together with json_object, so such a schema constrains the answer here, too.
     require_only(format, "response_format", {"type", any_object ? "schema" : by_schema ? "json_schema" : "type"});
     if (any_object && !find_in(format, "schema")) return set("response_format", kSchema, kAnyObject);
     if (any_object) return set_schema("response_format.schema", find_in(format, "schema"));

@@ -19,8 +19,8 @@ struct RequestedGrammar {
 };
 
 // Returns the grammar that the request asks for, if any. `body` is the text from which `fields` was parsed. Schemas are
-// read from `body`, because the answer follows the order in which the client sent their keys. Throws Rejected for a
-// malformed field and for more than one grammar.
+// read from `body`, because an answer has its keys in the order in which the client sent them in the schema. Throws
+// Rejected for a malformed field and for more than one grammar.
 std::optional<RequestedGrammar> read_grammar(std::string_view body, const Json& fields, const ServeLimits& limits);
 
 }  // namespace specdec::deploy

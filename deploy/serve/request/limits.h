@@ -1,5 +1,5 @@
-// Limits on what one client may ask of the server, each with the HTTP status of a reply to a request beyond it. The
-// values are defaults. Tests try values just under, at and above each limit.
+// Limits on the requests of a client. A comment with a number from 400 on gives the HTTP status of the reply to a
+// request beyond the limit. The values are defaults. Tests try values just under, at and above each limit.
 #pragma once
 
 #include <cstddef>
@@ -25,15 +25,15 @@ struct ServeLimits {
   // Limits of the HTTP transport, with the status of the refusal.
   size_t header_bytes = 32 << 10;      // request line and headers: 431
   size_t header_fields = 100;          // 431
-  size_t body_bytes = 8 << 20;         // 413, with Content-Length or chunked
+  size_t body_bytes = 8 << 20;         // 413, for chunked bodies, too
   size_t connections = 1024;           // beyond it an idle or slow connection is closed for the new one, else 503
-  size_t admin_connections = 16;       // of the Unix socket, by the same rule
+  size_t admin_connections = 16;       // the same limit for the Unix socket
   size_t small_body_bytes = 64 << 10;  // larger bodies share one worker, and count towards held_bytes while arriving
   double header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30, total_seconds = 600;
   // Limits of the body; the reply is 400 and names the parameter. The ranges of numeric fields are in
   // request_numbers.cpp.
   int json_depth = 64;
-  size_t array_items = 65536;  // in each array or object
+  size_t array_items = 65536;  // items in each array or object
   size_t messages = 2048;
   size_t prompts = 64;
   size_t choices = 128;      // answers of a request: prompts × n
@@ -43,19 +43,19 @@ struct ServeLimits {
   size_t logit_biases = 1024;
   size_t bad_words = 256, bad_word_bytes = 256;
   MaskLimits masks;
-  size_t grammar_bytes = 64 << 10;   // of a JSON schema, a regular expression or all choices together
+  size_t grammar_bytes = 64 << 10;   // bytes of a JSON schema, a regular expression or all choices together
   size_t tools = 128;                // offered functions, and function calls in one message
-  size_t tool_bytes = 256 << 10;     // of all offered functions together
-  size_t template_bytes = 16 << 10;  // of chat_template_kwargs
-  size_t domain_bytes = 32;          // of metadata.domain, the segment in acceptance records
-  size_t conversation_bytes = 128;   // of metadata.conversation_id
+  size_t tool_bytes = 256 << 10;     // bytes of all offered functions together
+  size_t template_bytes = 16 << 10;  // bytes of chat_template_kwargs
+  size_t domain_bytes = 32;          // bytes of metadata.domain, the segment in acceptance records
+  size_t conversation_bytes = 128;   // bytes of metadata.conversation_id
   size_t domains = 64;               // distinct domains with their own series; later ones are counted as "other"
   // Total size of the bodies, prompts and replies of all unanswered requests; beyond it 429. With several tenants each
   // may use half of it.
   size_t held_bytes = 1 << 30;
   // Size of a text that may exceed the context: for /tokenize, or with truncate_prompt_tokens.
   size_t long_text_bytes = 1 << 20;
-  size_t reply_bytes = 64 << 20;  // of one request: 400 naming the parameter that makes the reply so long
+  size_t reply_bytes = 64 << 20;  // bytes of one reply; beyond it 400, naming the parameter at fault
   // Text of one stream that the client has not fetched yet; beyond it the request is cancelled.
   size_t pending_bytes = 1 << 20;
 };

@@ -120,8 +120,8 @@ void parse_rules(const Json& body, const Numbers& numbers, const ServeLimits& li
   }
 }
 
-// Reads OpenAI's two forms of the request for log-probabilities: in chat logprobs: true with top_logprobs: n, in
-// completions logprobs: n.
+// Reads a request for the n likeliest log-probabilities: in chat {"logprobs": true, "top_logprobs": n}, in completions
+// {"logprobs": n}.
 void parse_logprobs(const Json& body, const Numbers& numbers, ApiRequest& out) {
   const bool chat = out.endpoint == Endpoint::kChat;
   if (chat && read_boolean(body, "logprobs", "logprobs")) out.options.logprobs = 0;
@@ -131,8 +131,8 @@ void parse_logprobs(const Json& body, const Numbers& numbers, ApiRequest& out) {
   if (!chat || out.options.logprobs >= 0) out.options.logprobs = static_cast<int>(*count);
 }
 
-// Reads the answer's maximum length. max_completion_tokens replaces max_tokens, its deprecated name. The default value
-// in request_numbers.cpp is applied later, because it depends on the space left in the context.
+// Reads the answer's maximum length. max_completion_tokens replaces max_tokens, which is the deprecated name of the
+// same field. A default value is applied later, because it depends on the space left in the context.
 void parse_length(const Json& body, const Numbers& numbers, ApiRequest& out) {
   for (const char* key : {"max_tokens", "max_completion_tokens"}) {
     if (!find_field(body, key)) continue;

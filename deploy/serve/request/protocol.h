@@ -1,6 +1,6 @@
 // Parses the request bodies of /v1/chat/completions, /v1/completions, /tokenize and /detokenize into native types. All
-// client input is bounded and typed here. Only tool schemas and chat_template_kwargs stay JSON for later code. Pure
-// functions.
+// client input is typed here, and its size is limited. Only tool schemas and chat_template_kwargs stay JSON. The
+// functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +24,16 @@ struct ApiRequest {
   Endpoint endpoint = Endpoint::kChat;
   std::string model;                             // "" = the served model
   ChatFields chat;                               // chat: the fields that only chat requests have
-  std::vector<std::string> prompts;              // completions: the prompts as texts, or
-  std::vector<std::vector<int32_t>> prompt_ids;  // … as token ids (each >= 0; the vocabulary is checked later)
+  std::vector<std::string> prompts;              // completions: the prompts, if they were sent as texts
+  std::vector<std::vector<int32_t>> prompt_ids;  // completions: the prompts, if sent as token ids; ids are >= 0
   std::optional<int64_t> max_tokens;
   std::string max_tokens_param = "max_tokens";  // the field that contained max_tokens
-  // Sampling (OpenAI's defaults: temperature 1, top_p 1), log-probabilities, "speculative", and whether the request has
-  // a seed.
+  // Sampling (OpenAI's defaults: temperature 1, top_p 1), log-probabilities, the field "speculative", and whether the
+  // request has a seed.
   decode::RequestOptions options;
   // Penalties, logit_bias, allowed_token_ids, min_tokens. Ids are >= 0; the vocabulary is checked later.
   decode::LogitsProcessors rules;
-  std::vector<std::string> bad_words;       // as texts
+  std::vector<std::string> bad_words;       // the words as texts, not yet as tokens
   std::optional<RequestedGrammar> grammar;  // from response_format, guided_* or structured_outputs
   bool echo = false;                        // completions: the answer begins with the prompt; max_tokens may then be 0
   std::optional<int64_t> seed;

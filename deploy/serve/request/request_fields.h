@@ -1,5 +1,5 @@
 // Reads the fields of a request body. Every function throws Rejected for a field of the wrong type; parse_request()
-// turns it into the reply.
+// turns Rejected into the error reply.
 #pragma once
 
 #include <optional>

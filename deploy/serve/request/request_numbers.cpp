@@ -19,7 +19,7 @@ const RequestNumber kNumbers[] = {
     {"temperature", {}, kServedTemperatures, 1},
     {"top_p", {}, kTopPs, 1},
     {"min_p", {}, kMinPs, 0},
-    {"top_k", {}, IntegerRange{-1, kMost32}, -1},  // -1 means off as in vLLM, 0 as in the flags
+    {"top_k", {}, IntegerRange{-1, kMost32}, -1},  // -1 means off, as in vLLM; 0 means off, as in specdec's flags
     {"seed", {}, kAnyInteger},
     {"presence_penalty", {}, kPenalties, 0},
     {"frequency_penalty", {}, kPenalties, 0},

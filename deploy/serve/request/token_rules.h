@@ -12,9 +12,9 @@
 
 namespace specdec::deploy {
 
-// Returns the likeliest tokenisations of a text in the middle of an answer: of the text itself, and of the text after a
-// space if that has as many tokens and another first token (vLLM's rule). Other tokenisations remain possible. Returns
-// none for a text without tokens.
+// Returns the likeliest tokenisations of a text in the middle of an answer: the text's own tokens, and those of the
+// text after a space if they are as many and begin with another token (vLLM's rule). A model can still write the text
+// with other tokens. Returns none for a text without tokens.
 std::vector<std::vector<int32_t>> bad_word_tokens(const text::Tokenizer& tokenizer, const std::string& word);
 
 // Returns a factory for LogitsProcessors::constraint, which makes one grammar matcher per sequence.

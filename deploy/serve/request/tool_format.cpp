@@ -22,9 +22,9 @@ constexpr FormatName kNames[] = {{ToolFormat::kNone, "none"},
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-// Adapts the references in a schema that has been moved from the root to `place`. Values of const, enum, default and
-// examples are data and stay unchanged. With `keys_are_names`, the object's keys are property or definition names,
-// which may also be words like "enum".
+// Adapts the references ($ref) in a schema that has been moved from the root to `place`. Values of const, enum, default
+// and examples are data and stay unchanged. `keys_are_names`: the object's keys are names of properties or definitions,
+// so a key such as "enum" has no special meaning.
 void move_references(OrderedJson& schema, const std::string& place, bool keys_are_names = false) {
   if (schema.is_array())
     for (OrderedJson& item : schema) move_references(item, place);
@@ -44,7 +44,8 @@ void move_references(OrderedJson& schema, const std::string& place, bool keys_ar
   }
 }
 
-// Returns the schema of one call. `place` refers to the schema of its parameters, /$defs/<number> of the whole schema.
+// Returns the schema of one call. `place` is a JSON pointer to the schema of the tool's parameters within the whole
+// schema, for example "#/$defs/0".
 OrderedJson call_schema(const OfferedTool& tool, const char* arguments_key, const std::string& place) {
   return {{"type", "object"},
           {"properties", {{"name", {{"const", tool.name}}}, {arguments_key, {{"$ref", place}}}}},

@@ -1,4 +1,4 @@
-// Knows the syntaxes in which models write function calls and thoughts, and detects a model's syntax from its chat
+// Defines the syntaxes in which models write function calls and thoughts, and detects a model's syntax from its chat
 // template.
 #pragma once
 

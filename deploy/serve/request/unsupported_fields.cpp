@@ -34,8 +34,8 @@ std::vector<UnsupportedField> make_table() {
       {.name = "ebnf", .defaults = {""}},
       {.name = "regex", .defaults = {""}},
       {.name = "json_schema", .defaults = {none, ""}},
-      // Fields about the answer's text; it never contains special tokens, so spaces_between_special_tokens has no
-      // effect
+      // Fields about the answer's text. spaces_between_special_tokens is not among them: the text never contains
+      // special tokens, so that field has no effect.
       {.name = "skip_special_tokens", .defaults = {true}},
       {.name = "detokenize", .defaults = {true}},
       {.name = "suffix", .only = kCompletions, .defaults = {""}},
@@ -63,7 +63,7 @@ std::vector<UnsupportedField> make_table() {
       {.name = "function_call", .only = kChat, .defaults = {"none", "auto"}},
       {.name = "tools", .only = kCompletions, .defaults = {empty}},
       {.name = "tool_choice", .only = kCompletions, .defaults = {"none", "auto"}},
-      // Fields that say where and when the request runs
+      // Fields that choose an adapter, priority or KV cache for the request
       {.name = "lora"},
       {.name = "lora_request"},
       {.name = "lora_path"},

@@ -16,7 +16,8 @@ namespace specdec::deploy {
 struct UnsupportedField {
   std::string name;                   // "PARENT.NAME" means a member of an object
   std::optional<Endpoint> only = {};  // none: applies to both endpoints
-  // Values that are accepted, because the server behaves so anyway. Null and an absent field are always accepted.
+  // Values that are accepted, because they ask for what the server does anyway. Null and an absent field are always
+  // accepted.
   std::vector<Json> defaults = {};
   bool in_prompt = false;  // the field would change the prompt's tokens, so /tokenize refuses it, too
   bool or_n = false;       // the value of n is accepted as well

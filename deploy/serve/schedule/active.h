@@ -44,13 +44,13 @@ struct Scheduler::Active {
   StopMatcher stop;
   ThoughtSplitter thoughts;        // unused if the request has no stop strings
   std::string undecided;           // text that may belong to the thoughts, or is later searched for stop strings
-  size_t undecided_early = 0;      // length of its beginning in which no stop string may complete (min_tokens)
+  size_t undecided_early = 0;      // bytes at the start of `undecided` in which no stop string may end
   std::string text;                // all text sent so far
   std::vector<int32_t> token_ids;  // all tokens so far
   ChoiceResult result;
   decode::AnswerCut cut;
-  double stepped_at = 0;  // Clock::seconds() at its latest tokens
-  double seated_at = 0;   // Clock::seconds() when it last got a seat in the batch
+  double stepped_at = 0;  // Clock::seconds() when the answer last got tokens
+  double seated_at = 0;   // Clock::seconds() when the answer last got a seat in the batch
   bool ended = false;
   // late: the grammar mask for the next step is not computed yet. waited: the engine has already waited for this mask
   // once.

@@ -71,9 +71,9 @@ size_t Scheduler::seats_taken() const {
   }));
 }
 
-// Unseats the newest answer of the tenant with the most seats, which must have at least two. Returns false if there is
-// no such answer. An answer keeps its seat for at least kLeastSeconds, so that its tokens are not prefilled over and
-// over.
+// Unseats the newest answer of the tenant with the most seats; the tenant must have at least two. Returns false if
+// there is no such answer. An answer keeps its seat for at least kLeastSeconds; otherwise answers that replace each
+// other would be prefilled over and over.
 bool Scheduler::give_up_seat() {
   constexpr double kLeastSeconds = 0.5;
   std::map<std::string, size_t> seats;

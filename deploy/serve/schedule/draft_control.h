@@ -15,8 +15,8 @@ struct DraftOrder {
   enum class Action { kLoad, kShare, kPromote, kDrop };
   Action action = Action::kLoad;
   std::string draft;  // for kLoad: a MODEL; a package or channel stands for its draft
-  // For kLoad and kShare: the fractions of conversations, 0 to 1, that the draft on trial scores and serves. An absent
-  // value is kept by kShare; kLoad then sets score = 0.1 and serve = 0.
+  // For kLoad and kShare: the fractions of conversations, 0 to 1, that the draft on trial scores (`score`) and serves
+  // (`serve`). If a value is absent, kShare keeps the current value, and kLoad sets score = 0.1 and serve = 0.
   std::optional<double> score, serve;
 };
 
@@ -33,9 +33,9 @@ class DraftControl {
   // Sets whether there are several tenants. If so, at most half of the conversations that score a draft on trial may
   // come from one tenant.
   virtual void set_several_tenants(bool several) = 0;
-  // Executes the order and then calls `done`, with the error if it failed; a failed order changes nothing. After a load
-  // has started, `done` is called later, from another thread; in all other cases it is called before order() returns.
-  // An order that is not possible in the current state gives an Error(kUsage).
+  // Executes the order and then calls `done`, with the error if the order failed. A failed order changes nothing. If a
+  // load has started, `done` is called later, from another thread; otherwise it is called before order() returns. An
+  // order that is not possible in the current state fails with Error(kUsage).
   virtual void order(const DraftOrder& order, std::function<void(const std::optional<Error>&)> done) = 0;
 };
 

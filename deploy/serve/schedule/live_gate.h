@@ -16,16 +16,17 @@
 
 namespace specdec::deploy {
 
-// Measures the acceptance of recently serving drafts, each as a confidence sequence over the conversations that the
-// draft drafted for. A conversation's value is the mean overlap over the reached draft positions of its first answer
-// with at least kLeastReached of them. A confidence sequence stays valid however often it is read.
+// Measures the acceptance of recently serving drafts. Each draft has a confidence sequence over the conversations for
+// which it drafted; such a sequence stays valid however often it is read. Each conversation contributes one value: the
+// mean overlap over the reached draft positions of one answer. This is the conversation's first answer that reached at
+// least kLeastReached draft positions.
 class LiveGate {
  public:
   static constexpr size_t kDrafts = 4;               // a further draft replaces the oldest
   static constexpr size_t kConversations = 1 << 16;  // per draft; more would hardly narrow the interval
   static constexpr int64_t kLeastReached = 8;        // reached draft positions; answers with fewer are left out
 
-  // `of_one_tenant`: limit of a draft's conversations that come from one tenant.
+  // `of_one_tenant` limits how many of a draft's conversations may come from one tenant.
   explicit LiveGate(size_t of_one_tenant = kConversations) : of_one_tenant_(of_one_tenant) {}
 
   void set_limit_of_one_tenant(size_t conversations);

@@ -47,8 +47,8 @@ struct MaskWorkers::Answer {
   std::vector<uint32_t> next;
 
   bool busy = false;
-  MaskState state = MaskState::kLate;  // of `mask`, valid if not busy
-  std::vector<uint32_t> mask;          // for the position of the latest job
+  MaskState state = MaskState::kLate;  // state of `mask`, valid if not busy
+  std::vector<uint32_t> mask;          // the mask for the position of the latest job
 };
 
 class MaskWorkers::OffThread final : public decode::Constraint {
@@ -66,7 +66,7 @@ class MaskWorkers::OffThread final : public decode::Constraint {
       workers_.wait(lock, [this] { return !answer_->busy; });
       if (answer_->busy) break;
       lock.unlock();
-      state = prepare();  // the mask just computed may be for an abandoned position
+      state = prepare();  // the mask just computed may be for a position that was left meanwhile
       lock.lock();
     }
     if (state == MaskState::kReady) std::copy_n(answer_->mask.begin(), bits.size(), bits.begin());
@@ -107,8 +107,8 @@ class MaskWorkers::OffThread final : public decode::Constraint {
   MaskWorkers& workers_;
   std::shared_ptr<Answer> answer_;
   bool begun_ = false;
-  // path_: the answer's tokens up to the caller's position. told_: those up to the position of the latest job. common_:
-  // length of their common prefix.
+  // path_: the answer's tokens up to the caller's position. told_: the answer's tokens up to the position of the latest
+  // job. common_: length of the common prefix of path_ and told_.
   std::vector<int32_t> path_, told_;
   size_t common_ = 0;
 };
@@ -171,7 +171,8 @@ void MaskWorkers::compute(Answer& answer, int64_t pops, const std::vector<int32_
   done_(answer.tenant, seconds);
 }
 
-// `tokens`: number of tokens since the last mask. Each adds the time allowed for one mask, because a grammar that
+// Adds the seconds of a mask to the answer's total, and returns whether the answer stays within its limits. `tokens` is
+// the number of tokens since the last mask. Each token adds the time allowed for one mask, because a grammar that
 // restarts in the middle of an answer (logits_processors.h) gets all its tokens at once.
 bool MaskWorkers::within_limits(Answer& answer, double seconds, size_t tokens) const {
   answer.seconds += seconds;

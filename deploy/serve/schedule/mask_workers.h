@@ -28,12 +28,12 @@ class MaskWorkers {
   ~MaskWorkers();
 
   // Returns a factory of constraints whose masks are computed on the worker threads. `make` makes the underlying
-  // constraint, which is created, used and freed on these threads. The workers must outlive the constraints. The
-  // request already holds the first `counted` bytes of each constraint in the budget.
+  // constraint; it is created, used and freed on these threads. The workers must outlive the constraints. `counted` is
+  // the part of each constraint, in bytes, that the request's hold in the budget covers already.
   Make off_thread(Make make, const std::string& tenant, int64_t vocab, size_t counted = 0);
 
-  // Called by the engine. settle() waits until no mask is being computed, but at most MaskLimits::wait_seconds_per_step
-  // per step. begin_step() starts a step and resets that time.
+  // Called by the engine. begin_step() starts a step. settle() waits until no mask is being computed, in each step at
+  // most MaskLimits::wait_seconds_per_step in all.
   void begin_step();
   void settle();
 

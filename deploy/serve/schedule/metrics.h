@@ -1,5 +1,5 @@
-// The server's Prometheus series (docs/contract.md, Server). Draft positions from kPositions on share the last series,
-// and statuses and routes come from fixed sets, so the number of series is bounded for any traffic. Thread-safe.
+// The server's Prometheus series (docs/contract.md, Server). The number of series is bounded for any traffic: draft
+// positions from kPositions on share the last series, and statuses and routes come from fixed sets. Thread-safe.
 #pragma once
 
 #include <cstdint>

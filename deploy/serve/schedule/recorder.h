@@ -1,7 +1,7 @@
-// Writes traffic and acceptance records of finished answers on its own thread, so that the engine never waits for a
-// disk. Files are JSONL. Lines are appended to "<name>.jsonl.partial", which is renamed to "<name>.jsonl" when the file
-// is full or old, and at the end, so that readers see only complete files. When the disk is full, records are lost
-// (counted, logged once), but requests are still answered.
+// Writes traffic and acceptance records of finished answers as JSONL, on its own thread, so that the engine never waits
+// for a disk. Lines are appended to "<name>.jsonl.partial". The file is renamed to "<name>.jsonl" when it is full or
+// old, and at the end, so readers see only complete files. When the disk is full, records are lost (counted, and logged
+// once), but requests are still answered.
 #pragma once
 
 #include <condition_variable>
@@ -28,8 +28,8 @@ class RotatingLog {
     uint64_t bytes = 64u << 20;
     double seconds = 3600;
   };
-  // Creates the directory and takes its lock (throws Error(kNetwork) if another process records there). Publishes the
-  // files that a killed process left.
+  // Creates the directory and takes its lock. Throws Error(kNetwork), the kind that means "try again", if another
+  // process records in this directory. Publishes the files that a killed process left.
   RotatingLog(std::filesystem::path directory, std::string stem, Limits limits, const Clock& clock);
   ~RotatingLog();
 
@@ -49,15 +49,15 @@ class RotatingLog {
   int64_t sequence_ = 0;
 };
 
-// Throws Error(kNetwork) if another process records in the directory. Recorder's constructor makes the same check; this
-// function allows it before models are loaded.
+// Throws Error(kNetwork), the kind that means "try again", if another process records in the directory. Recorder's
+// constructor makes the same check; with this function it can be made before models are loaded.
 void require_no_other_recorder(const std::filesystem::path& directory);
 
 struct RecorderOptions {
   std::string record_dir;      // "" = no traffic records; acceptance records go to its subdirectory "acceptance"
   std::string acceptance_log;  // a file to which acceptance records are appended as well; "" = none
   std::string target, draft;   // fingerprint ids; "" for draft = none
-  bool rejects = false;        // true: rejected drafts are written to the subdirectory "rejects" of record_dir
+  bool rejects = false;        // true: rejected draft tokens are written to the subdirectory "rejects" of record_dir
   // Quota of all files under record_dir in bytes. At the quota, records are lost until files are removed. 0 = no quota.
   uint64_t quota_bytes = 0;
   RotatingLog::Limits traffic{64u << 20, 3600}, acceptance{8u << 20, 600};
@@ -66,8 +66,8 @@ struct RecorderOptions {
 
 class Recorder {
  public:
-  // Opens the logs and starts the thread. Throws Error(kIo) if a directory or file cannot be written, Error(kNetwork)
-  // if another process records there.
+  // Opens the logs and starts the thread. Throws Error(kIo) if a directory or file cannot be written. Throws
+  // Error(kNetwork), the kind that means "try again", if another process records in the same directory.
   Recorder(RecorderOptions options, Metrics& metrics, const Clock& clock);
   ~Recorder();  // calls stop()
 

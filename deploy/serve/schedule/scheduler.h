@@ -1,10 +1,12 @@
 // Continuous batching on one engine thread: decides which sequences are in the next step, when new ones start and when
-// they end. Tokens come from a StepRunner. An exception caused by one sequence ends only that sequence. Prompts are
-// prefilled between steps, a bounded number of tokens per turn. When the KV caches are full, the newest sequence is
-// preempted; it is prefilled again when another sequence has ended, before any new sequence starts. So the oldest
-// sequence always makes progress, and an answer's text does not depend on other sequences. If the batch is full, a
-// tenant with no answer in it soon gets the seat of another tenant's newest answer, which continues when a seat is
-// free.
+// they end. A StepRunner computes the tokens.
+// - An exception caused by one sequence ends only that sequence.
+// - Prompts are prefilled between steps, a bounded number of tokens each time.
+// - When the KV caches are full, the newest sequence is preempted. It is prefilled again when another sequence has
+//   ended, before any new sequence starts. So the oldest sequence always makes progress, and no answer's text depends
+//   on other sequences.
+// - If the batch is full, a tenant without an answer in the batch soon gets the seat of another tenant's newest
+//   answer, which continues when a seat is free.
 #pragma once
 
 #include <atomic>
@@ -35,13 +37,13 @@ struct FinishedAnswer {
   size_t choice = 0;
   std::string text;  // the text that was sent
   ChoiceResult result;
-  std::vector<int32_t> token_ids = {};  // up to the end of the answer
+  std::vector<int32_t> token_ids = {};  // all tokens up to the end of the answer
 };
 
 struct SchedulerOptions {
   size_t max_batch = 8;
   int64_t prompt_budget_tokens = 512;  // prefill limit between two steps; bounds the inter-token latency
-  double reject_share = 0;             // fraction of the conversations whose rejected drafts are recorded
+  double reject_share = 0;             // fraction of the conversations whose rejected draft tokens are recorded
 };
 
 // The objects that a scheduler works with. They must outlive it.

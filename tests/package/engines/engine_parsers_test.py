@@ -331,7 +331,7 @@ GRAPHS = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe", "gemm
 
 
 def check_graphs(graphs, by_name):
-    """Checks that table against llama.cpp's graphs: a graph that keeps its layers' inputs can serve a head."""
+    """Checks the table in head_support.cpp: a llama.cpp graph that keeps its layers' inputs can serve a head."""
     for family in FAMILIES:
         graph = (Path(graphs) / (GRAPHS.get(family, family) + ".cpp")).read_text()
         script = (by_name["family-eagle3-" + family] / "engines/llama.cpp.sh").read_text()

@@ -310,7 +310,7 @@ TEST(DraftSwap, SharesSendWholeConversationsToTheCandidate) {
     EXPECT_TRUE(answers() == before || answers() == before + 3) << "a conversation was split";
     conversations += answers() > before;
   }
-  EXPECT_GT(conversations, 4);  // about 20 of the 40 are expected; each server draws at random
+  EXPECT_GT(conversations, 4);  // conversations are drawn at random; about 20 of the 40 are expected
   EXPECT_LT(conversations, 36);
   EXPECT_EQ(server.draft_status()["paired"]["conversations"], 0);
   const int64_t before = answers();

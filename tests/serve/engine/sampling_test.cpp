@@ -23,7 +23,7 @@ struct Option {
   LogitsProcessors rules;
   std::string stop;
   int64_t max_tokens = 3;
-  Tokens stop_tokens = {};  // in addition to EOS
+  Tokens stop_tokens = {};  // stop tokens in addition to EOS
   // Returns whether the text is a prefix of a text that the grammar accepts.
   std::function<bool(const std::string&)> prefix_of_grammar;
   std::function<bool(const std::string&)> whole_of_grammar;
@@ -181,7 +181,7 @@ TEST(SamplingThroughTheServer, EveryOptionHasTheDistributionOfItsDefinition) {
   size_t turn = 0;
   for (const Option& option : options()) {
     ToyServer& server = *std::array{&token, &block, &coupled, &tree, &traversal, &drawn, &suffix}[turn++ % 7];
-    server.hang_up();  // all other options run before its next turn
+    server.hang_up();  // the server closes an idle connection while the other servers run their options
     std::map<Tokens, double> expected;
     walk(option, toy_logits(21), {}, 1, expected);
     std::map<Tokens, int64_t> counts;
@@ -205,7 +205,7 @@ TEST(SamplingThroughTheServer, EveryOptionHasTheDistributionOfItsDefinition) {
 
 // 64 equal prompts in one request without a seed must be as random as 64 requests: any two answers are independent, and
 // the number of answers with a given token varies as much as for independent draws. The server takes its seeds from the
-// system, so each of the three comparisons fails by chance once in a million runs.
+// system, so each of the three comparisons below fails by chance once in a million runs.
 TEST(SamplingThroughTheServer, PromptsOfOneRequestAreAnsweredIndependently) {
   constexpr int64_t kPrompts = 64, kRequests = 600;
   constexpr double kErrorRate = 1e-6;

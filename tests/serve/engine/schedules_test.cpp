@@ -1,9 +1,9 @@
 // Runs 10,000 random schedules through scheduler, runner and step. Requests arrive, are cancelled and are preempted,
 // and drafts are swapped in the middle of a request. Every text must equal the text of the same request running alone.
-// Greedy and seeded (coupled) text does not depend on the draft, K, tree, verification rule or other sequences, so it
-// is compared with plain decoding. Text without a seed also depends on the tokens drafted in each step, so it is
-// compared only in "steady" schedules. These have a fixed K, one draft that always drafts K levels, and caches that are
-// never full.
+// - Greedy and seeded (coupled) text does not depend on the draft, K, tree, verification rule or other sequences, so
+//   it is compared with plain decoding.
+// - Text without a seed also depends on the tokens drafted in each step. So it is compared only in "steady"
+//   schedules, with a fixed K, one draft that always drafts K levels, and caches that are never full.
 #include <gtest/gtest.h>
 
 #include <bit>
