@@ -324,8 +324,8 @@ void append_line(const fs::path& path, std::string_view line, bool durable) {
     throw Error(ErrorKind::kIo,
                 path.string() + ": expected a regular file to append to, found a device, pipe or socket");
   }
-  // A writer killed in the middle of a line leaves no newline. Starting a new line then loses only that incomplete
-  // line.
+  // A writer killed in the middle of a line leaves no newline at the end. A newline is added first, so that only that
+  // incomplete line is lost and not the new one.
   std::string text;
   char last = '\n';
   if (info.st_size > 0 && uninterrupted([&] { return ::pread(fd, &last, 1, info.st_size - 1); }) == 1 && last != '\n')

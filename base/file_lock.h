@@ -20,14 +20,14 @@ class FileLock {
 };
 
 // Tries to lock a directory while the object exists, and never waits; state() says whether it succeeded. The lock stays
-// with the directory when the directory is renamed, ends with the process, and is not inherited by programs that it
-// starts.
+// with the directory when the directory is renamed, ends with the process, and is not inherited by programs that the
+// process starts.
 class DirectoryLock {
  public:
   enum class Kind { kShared, kExclusive };
   enum class State {
     kHeld,
-    kTaken,       // another process or object holds a lock that excludes this one
+    kTaken,       // another process or object holds a conflicting lock
     kGone,        // the directory does not exist, or was replaced by another one meanwhile
     kUnsupported  // the file system does not support locks
   };

@@ -30,8 +30,8 @@ struct JsonLimits {
 Json parse_json(std::string_view text, const std::string& where, ErrorKind kind = ErrorKind::kData,
                 JsonLimits limits = {});
 
-// Parses in the same way but keeps the order of keys, for JSON that is shown to a model. Accepts at most
-// kMaxOrderedBytes, and 4096 keys per object. Throws the same errors.
+// Parses like parse_json() but keeps the order of keys, for JSON that is shown to a model. Accepts at most
+// kMaxOrderedBytes, and 4096 keys per object. Throws the same errors as parse_json().
 inline constexpr size_t kMaxOrderedBytes = size_t{1} << 20;
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where,
                                           ErrorKind kind = ErrorKind::kData, JsonLimits limits = {});

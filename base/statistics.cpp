@@ -32,7 +32,8 @@ double quantile(std::vector<double> x, double q) {
 
 namespace {
 
-// A capital below this is practically lost; smaller values would become denormal, which processors multiply slowly.
+// Capitals are kept at or above this value, because smaller numbers would become denormal, which processors multiply
+// slowly.
 constexpr double kLeastCapital = 1e-200;
 
 double bounded(double x) {
@@ -67,8 +68,8 @@ ConfidenceSequence::ConfidenceSequence(const ConfidenceOptions& options)
   down_ = up_;
   for (const double stake : options.stakes)
     for (size_t i = 0; i < candidates; ++i) {
-      // The bet would be infinite at one end of the grid, so it is capped. The cap cannot change the interval, because
-      // the interval's end is always one candidate further out.
+      // The bet would be infinite at m = 0 or m = 1, so its divisor is at least 1e-9. This cannot change the interval,
+      // because each end of the interval lies one candidate outside the candidates that remain.
       bet_up_.push_back(stake / std::max(static_cast<double>(i) * step_, 1e-9));
       bet_down_.push_back(stake / std::max(1 - static_cast<double>(i) * step_, 1e-9));
     }

@@ -39,7 +39,7 @@ std::string next_of_open(const ValidationReport& r, const GateCommand& c) {
   bool acceptance = holds(r.alpha, r.floor) ||
                     (r.baseline && r.baseline->min_gain && holds(r.baseline->difference, *r.baseline->min_gain));
   for (const SegmentFigure& s : r.segments) acceptance |= s.floor && holds(s.alpha, *s.floor);
-  // With the same limits a new run would leave the check open again, so `more` raises them.
+  // With unchanged limits, a new run would again leave the check open, so `more` gets flags that raise the limits.
   std::vector<std::string> more;
   if (r.alpha.n > 0 && acceptance && r.requests_available > r.alpha.n) more = {"--max-requests", "0"};
   if (r.speedup.n > 0 && r.speedup.n < kLeastPrompts)

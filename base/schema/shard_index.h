@@ -65,7 +65,7 @@ std::vector<TurnCalls> turn_calls_from_json(const Json& object, int64_t tokens, 
 struct TokenRow {
   std::string id, conversation, domain;
   std::vector<int32_t> tokens;
-  // 1 = the draft learns from this token (it is the assistant's). As long as `tokens`.
+  // 1 = the draft learns from this token, because the assistant wrote it. Has the length of `tokens`.
   std::vector<uint8_t> loss_mask;
   int64_t prompt_tokens = 0;  // a roll-out starts from tokens[0, prompt_tokens)
   SamplingOptions sampling;

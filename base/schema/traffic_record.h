@@ -18,8 +18,8 @@ struct ChatMessage {
   // "arguments"}}], "" = none.
   std::string tool_calls{};            // in an assistant's message
   std::string tool_call_id{}, name{};  // in a tool's answer; "" = none
-  std::string reasoning_content{};     // in an assistant's message: what it thought before the content; "" = none
-  // In an assistant's message: the log says that it must not be learnt. It is shown to the model like any other.
+  std::string reasoning_content{};     // in an assistant's message: the reasoning before the content; "" = none
+  // In an assistant's message: true if the log excludes it from training. The model still reads it as part of the chat.
   bool unlearnt = false;
 };
 
@@ -43,9 +43,9 @@ struct TrafficRecord {
   std::string template_kwargs;
   std::string prompt, response;
   // token_ids: the tokens of the response, or of a chat's last message, as the writer generated them, including the
-  // token that ended the answer. prompt_token_ids: the tokens that the writer had read before. A record of prompt +
-  // response with token_ids has them too; a chat never has them, because they follow from the messages. Empty = not
-  // known.
+  // token that ended the answer. prompt_token_ids: the tokens of the prompt as the writer read them; present with
+  // token_ids in a record of prompt + response, never in a chat, because there they follow from the messages. Empty =
+  // not known.
   std::vector<int32_t> prompt_token_ids, token_ids;
   std::string text;
   std::optional<SamplingOptions> sampling;
