@@ -111,17 +111,17 @@ void add_shape_flags(CLI::App& sub, SpeculationOptions& options);        // --tr
 // Returns the API key that a client sends: the first word of `file`, which may be the file of serve --api-key-file.
 // Throws Error(kConfig) if the file contains no word.
 Secret read_api_key(const std::string& file);
-// Returns the key for an OpenAI-compatible endpoint. If `file` is not "", this is the key in the file. Else it is the
-// value of OPENAI_API_KEY if `url` keeps it secret (https, or this machine), and no key otherwise: the user did not ask
-// for the key to be sent, and an internal endpoint may need none.
+// Returns the key for an OpenAI-compatible endpoint: the key in `file` if `file` is not "", else the value of
+// OPENAI_API_KEY. That variable is not used, and the key is empty, if `url` would not keep it secret (neither https nor
+// this machine): nobody asked for the key to be sent there.
 Secret endpoint_key(const std::string& file, const std::string& url);
 // Returns the URL that an argument gives: the argument itself, or for @FILE the first word of the file. Every user of
 // the machine can read the arguments of a process, so an argument that contains a secret causes a warning. Throws
 // Error(kConfig) if the file contains no word.
 SecretUrl secret_url(const Global& global, const std::string& argument, SecretUrl::Shows shows);
 
-// Lets MODEL arguments be hub names; a model that is not in the cache is downloaded. A resolved name is remembered. A
-// second call forgets all names, so that the hub is asked again.
+// Lets MODEL arguments be hub names, and downloads a model that is not in the cache. Resolved names are remembered; a
+// second call of install_hub() forgets them, so that the hub is asked again.
 void install_hub(const Global& global);
 
 // Returns a function that draws progress on stderr: a bar with ETA on a terminal, lines elsewhere (of JSON with
