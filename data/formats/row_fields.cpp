@@ -64,7 +64,8 @@ std::string tool_list(nlohmann::ordered_json list, const std::string& where) {
   return list.empty() ? "" : list.dump();
 }
 
-// Refuses a list of more than 1 MiB. It may be longer than in the log, because numbers are formatted again.
+// Refuses a list of more than 1 MiB. The list may be longer than it was in the log, because its numbers are formatted
+// again.
 std::string bounded(std::string list, const std::string& where) {
   if (list.size() > kMaxOrderedBytes) refuse(kToolCalls, where + ": of more than 1 MiB");
   return list;

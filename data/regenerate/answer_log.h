@@ -36,9 +36,9 @@ struct Answer {
 // A JSONL file: a header with the settings, then one line per answer. Not thread-safe.
 class AnswerLog {
  public:
-  // Creates the file. With `resume` it may exist already: its answers are then read, and a torn last line is dropped.
-  // Throws Error(kUsage) if the file exists and `resume` is false, or if its header differs from `settings` (the
-  // message names the settings that differ); Error(kData) if the file is damaged; Error(kIo).
+  // Creates the file. With `resume` the file may exist already: its answers are then read, and an incomplete last line
+  // is dropped. Throws Error(kUsage) if the file exists and `resume` is false, or if its header differs from `settings`
+  // (the message names the settings that differ); Error(kData) if the file is damaged; Error(kIo).
   AnswerLog(std::filesystem::path file, const Json& settings, bool resume);
   ~AnswerLog();
   AnswerLog(const AnswerLog&) = delete;

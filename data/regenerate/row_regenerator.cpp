@@ -50,9 +50,9 @@ Answer RowRegenerator::answer(OpenAiClient& client, const TokenRow& row) const {
   return std::move(out);
 }
 
-// Returns the maximum number of tokens of the answer. Without --max-tokens the last answer may be as long as the
-// recorded one. An earlier answer may be longer, so that the model can end it, because the conversation continues after
-// it.
+// Returns the maximum number of tokens of the answer. Without --max-tokens, the last answer may be as long as the
+// recorded one. An earlier answer may be longer than the recorded one, because the model must end it before the
+// conversation can continue.
 int64_t RowRegenerator::room(const Work& work) const {
   const int64_t recorded = work.now().end - work.now().begin;
   int64_t room = options_.max_tokens > 0 ? options_.max_tokens : work.is_last() ? recorded : 2 * recorded + 64;

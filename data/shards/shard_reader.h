@@ -17,8 +17,8 @@ class ShardReader {
   // another process keeps replacing the directory.
   explicit ShardReader(const std::filesystem::path& directory);
 
-  // While the reader or a copy of this exists, publish_data (data/shards/shard_writer.h) does not replace the
-  // directory.
+  // While the reader or a copy of the returned lock exists, publish_data (data/shards/shard_writer.h) does not replace
+  // the directory.
   std::shared_ptr<const DirectoryLock> hold() const { return hold_; }
 
   const ShardIndex& index() const { return index_; }
