@@ -1,6 +1,6 @@
 // Fills the Hugging Face cache with the files that a model needs: config, tokenizer, chat template, safetensors; never
-// pickle or code. Keeps the cache as huggingface_hub 2 does (base/hub_cache.h), so that each can read what the other
-// wrote.
+// pickle or code. Uses the layout of huggingface_hub 2 (base/hub_cache.h), so that specdec and huggingface_hub can read
+// each other's files.
 #pragma once
 
 #include <string>

@@ -202,8 +202,8 @@ HttpReply HubSource::get(const std::string& path, bool head, int max_attempts) {
 HttpReply HubSource::ask(const std::string& path, bool head, int max_attempts) {
   HttpReply reply = get(path, head, max_attempts);
   std::string url = options_.endpoint + path;
-  // For HEAD, a redirect whose headers describe the file is the answer. Any other redirect to another host is assumed
-  // to lead from a mirror to the hub and is followed.
+  // A HEAD request ends at a redirect whose headers describe the file. Any other redirect to another host is assumed to
+  // lead from a mirror to the hub and is followed.
   const auto describes = [](const HttpReply& r) {
     return !r.header("x-linked-size").empty() && !(r.header("x-linked-etag") + r.header("etag")).empty();
   };

@@ -132,8 +132,8 @@ TEST_F(Tokenise, TurnsThatAreShownAndNotLearnt) {
 }
 
 TEST_F(Tokenise, EosThatClosesAConversationIsNotTheModels) {
-  // As Phi-3's template: EOS at the end unless an answer is requested. EOS and the text after a turn both begin with
-  // "<|".
+  // Like Phi-3's template, this one writes EOS at the end unless an answer is requested. EOS and the text after a turn
+  // both begin with "<|".
   const RowTokeniser t = with(
       "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
       "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% else %}{{ '<|im_end|>' }}{% endif %}");

@@ -121,7 +121,7 @@ TEST(ReportHtml, ChartsCarryNumbersAndGaps) {
   EXPECT_EQ(html.find("empty"), std::string::npos);
 }
 
-// A chart draws only within its frame: points, ends of intervals, the rule and the rule's label.
+// A chart draws only within its frame: points, ends of intervals, the horizontal line (Chart::rule) and its label.
 TEST(ReportHtml, NothingLeavesTheFrameOfItsChart) {
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   const auto frame = [](const Chart& chart) {
