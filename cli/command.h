@@ -59,7 +59,7 @@ struct Cli {
   // Set by the callback of the chosen subcommand. run_program() calls `selected` and turns errors into exit codes.
   std::function<int()> selected;
   // Checks the options by rules that the parser does not know; empty if the command has no such rules. Set together
-  // with `selected`. Throws Error(kUsage) and reads no file. run_program() calls it before `selected`;
+  // with `selected`. `check` throws Error(kUsage) and reads no file. run_program() calls `check` before `selected`, and
   // check_command_line() calls it for the stages of a loop.
   std::function<void()> check = {};
   SettingOrigins origins = {};

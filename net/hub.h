@@ -30,10 +30,14 @@ struct HubOptions {
   }();
 };
 
-// Reads HF_ENDPOINT; the token from HF_TOKEN, HUGGING_FACE_HUB_TOKEN or the file HF_TOKEN_PATH (else HF_HOME/token),
-// unless HF_HUB_DISABLE_IMPLICIT_TOKEN is set; HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE; HF_HUB_ETAG_TIMEOUT and
-// HF_HUB_DOWNLOAD_TIMEOUT (seconds). A process that has read a token leaves no core file. Throws Error(kUsage |
-// kConfig) for an invalid endpoint, time or token.
+// Reads these variables:
+// * HF_ENDPOINT;
+// * the token from HF_TOKEN, HUGGING_FACE_HUB_TOKEN or the file HF_TOKEN_PATH (else HF_HOME/token), unless
+//   HF_HUB_DISABLE_IMPLICIT_TOKEN is set;
+// * HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE;
+// * HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT (seconds).
+// A process that has read a token leaves no core file. Throws Error(kUsage) or Error(kConfig) for an invalid endpoint,
+// time or token.
 HubOptions hub_options_from_environment();
 
 // Returns the complete snapshot of this revision. A cached commit is used without a request. For a branch or tag the

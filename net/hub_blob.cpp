@@ -287,8 +287,8 @@ void fetch_blob(const fs::path& repository, const RemoteFile& file, HubSource& s
   if (has_blob(repository, file)) return;
   const fs::path own = unique_name(blob);
   bool continued = false;
-  // Continues an earlier download only with the lock, so that no other process writes to the file. If the file system
-  // only pretends to lock, two processes may append the same bytes, and then the digest is wrong.
+  // Continues an earlier download only under the lock, so that no other process writes to the same file. On a file
+  // system whose locks have no effect, two processes may append the same bytes; the check of the digest then fails.
   if (const auto left = lock ? incomplete(blob) : std::vector<fs::path>();
       !left.empty() && fs::file_size(left.front()) <= file.size) {
     rename_file(left.front(), own);

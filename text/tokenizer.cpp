@@ -41,10 +41,10 @@ Json read_config(const fs::path& file) {
   return config;
 }
 
-// Merges added tokens as transformers 5.23 does (tokenization_utils_base.py, _from_pretrained). Tokens in the
-// configuration's list (added_tokens_decoder) replace the flags of tokenizer.json's tokens. Named tokens become special
-// if they are in the list or there is no list. Tokens that tokenizer.json lacks are added: those in the list, the named
-// ones, and the extra (or additional) special tokens.
+// Merges added tokens as transformers 5.23 does (tokenization_utils_base.py, _from_pretrained). `named` has the tokens
+// that the configuration names, such as bos_token. Tokens in the configuration's list (added_tokens_decoder) replace
+// the flags of tokenizer.json's tokens. Named tokens become special if they are in the list or there is no list. Tokens
+// that tokenizer.json lacks are added: those in the list, the named ones, and the extra (or additional) special tokens.
 Json added_tokens(const Json& config, std::map<std::string, Json> named) {
   Json added = Json::array();
   std::map<int64_t, Json> by_id;

@@ -40,9 +40,9 @@ struct StageEnd {
 StageEnd stage_end(const std::string& stage, int exit_code, double seconds, const Json& printed,
                    const std::string& logged);
 
-// Returns the exit code of a distill stage whose launcher ended with `launcher_code`. Launchers use their own codes for
-// failed processes, so the exit code in the JSON that rank 0 printed counts instead. If rank 0 printed nothing and
-// there is a checkpoint, the stage was killed and can be resumed: 75.
+// Returns the exit code of a distill stage whose launcher ended with `launcher_code`. Launchers have codes of their own
+// for failed processes, so the exit code in the JSON that rank 0 printed counts instead. If rank 0 printed nothing and
+// there is a checkpoint, the stage was killed and can be resumed, so the result is 75 ("try again").
 int launched_exit_code(int launcher_code, const Json& printed, bool has_checkpoint);
 
 // state.json of one run (schema "specdec.loop/1"): the stages that succeeded, and the verdict. The file is written
@@ -91,10 +91,10 @@ struct EarlierRun {
 // Returns the runs, newest first. Directories without a readable state are skipped.
 std::vector<EarlierRun> earlier_runs(const std::filesystem::path& work);
 
-// Returns the key of the run to continue: the run with the key of `inputs`, whatever its settings were, else a run of
-// the same target and settings that was interrupted after its data stage. Such a run keeps the logs that it began with,
-// because logs grow all the time and a run on the newest logs would have to start over. Returns nullopt if a new run is
-// needed.
+// Returns the key of the run to continue, nullopt if a new run is needed. First choice is the run with the key of
+// `inputs`, whatever its settings were. Second choice is a run of the same target and settings, with other logs, that
+// was interrupted after its data stage. It goes on with the logs that it began with: logs grow all the time, and a run
+// on the newest logs would have to start over.
 std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, const RunInputs& inputs);
 
 // Why no run may start now. There are two possible reasons:
