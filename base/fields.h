@@ -113,8 +113,8 @@ class Fields {
     std::string x = word;
     one_of(key, x, {word});
   }
-  // An object whose fields are members of the same struct. The object of group_if() is absent unless `present` is true;
-  // reading sets `present` if the object is there.
+  // group() visits an object whose fields are members of the same struct. group_if() visits an object that is written
+  // only if `present` is true; reading sets `present` if the object is there.
   void group(const Key& key, FunctionRef<void(Fields&)> visit) {
     if (Value* v = at(key, false)) v->object(visit);
   }

@@ -106,8 +106,8 @@ auto build_directory(const fs::path& tmp, Fill fill, Publish publish) {
 // Renames `tmp` to `destination` and returns true. If `destination` exists, removes `tmp` and returns false.
 bool publish_without_replacing(const fs::path& tmp, const fs::path& destination) {
   int error = rename_with(tmp, destination, RENAME_NOREPLACE);
-  // Without RENAME_NOREPLACE (NFS), a plain rename of a directory still refuses to replace a directory that is not
-  // empty, and link() never replaces a file.
+  // A file system such as NFS lacks RENAME_NOREPLACE. There, a plain rename of a directory still refuses to replace a
+  // directory that is not empty, and link() never replaces a file.
   if (error == EINVAL || error == ENOSYS) {
     if (fs::is_directory(tmp)) {
       error = rename_with(tmp, destination, 0);

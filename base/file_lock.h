@@ -5,8 +5,9 @@
 
 namespace specdec {
 
-// Holds an exclusive advisory lock while the object exists. Throws Error(kNetwork) ("lock held by process N", exit 75)
-// if the lock is taken, Error(kIo) for a symbolic link or a path that is not a regular file.
+// Holds an exclusive advisory lock while the object exists. Throws Error(kNetwork), the kind that means "try again", if
+// the lock is taken ("lock held by process N"), and Error(kIo) for a symbolic link or a path that is not a regular
+// file.
 class FileLock {
  public:
   explicit FileLock(const std::filesystem::path& path);

@@ -35,8 +35,8 @@ struct ResolvedModel {
 // A model whose config.json is that of an encoder (BERT) is refused. Throws Error(kModel) saying what was tried and
 // what to do, Error(kData) for a damaged package, and the errors of the hub resolver.
 ResolvedModel resolve_model(const std::string& argument);
-// Returns the target of a package: the one inside it, or the one that it refers to. `argument` is the user's name for
-// the package.
+// Returns the target of a package: the model inside the package, or the model that the package refers to. `argument` is
+// the user's name for the package.
 ResolvedModel packaged_target(const ResolvedPackage& package, const std::string& argument);
 
 // Finds the models behind hub names. The program installs a resolver that downloads (net/hub); without it only the

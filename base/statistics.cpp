@@ -85,7 +85,7 @@ double ConfidenceSequence::capital(const std::vector<double>& of, size_t candida
 void ConfidenceSequence::observe(double value) {
   const double x = bounded(value);
   const size_t candidates = static_cast<size_t>(options_.breaks) + 1, constant = bet_up_.size();
-  // 1 + λ(x − m) = 1 − stake + λx, and 1 − λ'(x − m) = 1 − stake + λ'(1 − x).
+  // With λ = stake/m, 1 + λ(x − m) = 1 − stake + λx. With λ' = stake/(1 − m), 1 − λ'(x − m) = 1 − stake + λ'(1 − x).
   for (size_t bet = 0; bet < options_.stakes.size(); ++bet) {
     const size_t from = bet * candidates;
     grow(std::span(up_).subspan(from, candidates), &bet_up_[from], 1 - options_.stakes[bet], x);

@@ -85,8 +85,8 @@ void add_manual(Cli& cli);
 // Declares the program's own flags, and all commands with their flags.
 void declare_commands(Cli& cli);
 
-// Implements the callback of a command that runs models: selects `runner`, which runs in this process, or, if it is
-// null, execs specdec-engine with the same arguments. Usage:
+// Implements the callback of a command that runs models. Selects `runner`, which runs in this process. If `runner` is
+// null, selects a function that execs specdec-engine with the same arguments. Usage:
 //   sub->callback([&cli, options] { select_engine(cli, cli.runners.generate, options); });
 template <class Options>
 void select_engine(Cli& cli, int (*runner)(const Global&, const Options&), std::shared_ptr<Options> options);

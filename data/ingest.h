@@ -11,7 +11,7 @@
 namespace specdec::data {
 
 // rejects.jsonl names at most this many rejected rows for each reason, because a few kilobytes of gzip may hold
-// millions of bad rows. The counts include all of them.
+// millions of bad rows. The counts in the report include all rejected rows.
 inline constexpr int64_t kMostRejectLines = 10'000;
 
 struct IngestResult {

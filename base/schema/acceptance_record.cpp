@@ -163,8 +163,8 @@ class FastReader {
     return at_ != end_ && *at_++ == '"';
   }
 
-  // Reads decimal digits, appends them to the digits of `n`, and returns how many it read. If these are more than 18,
-  // `n` may overflow.
+  // Reads decimal digits, appends them to the digits of `n`, and returns the number of digits read. `n` may overflow if
+  // that number is above 18.
   size_t digits(int64_t& n) {
     const char* begin = at_;
     auto value = static_cast<uint64_t>(n);

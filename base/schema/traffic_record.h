@@ -50,8 +50,8 @@ struct TrafficRecord {
   std::string text;
   std::optional<SamplingOptions> sampling;
   std::string writer;  // who wrote the answers: model id or fingerprint, "" = unknown
-  // Why the answer ended: "stop" (the model ended it, also by a call), "length", "stop_string" (also a token that the
-  // request stops at), "content_filter" or "other"; "" = unknown.
+  // Why the answer ended: "stop" (the model ended it itself, with or without a call), "length", "stop_string" (a stop
+  // string or a stop token of the request), "content_filter" or "other"; "" = unknown.
   std::string finish_reason;
 
   // Returns whether something other than the model ended the answer, so that the model never wrote an end of its turn.

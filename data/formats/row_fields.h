@@ -88,7 +88,7 @@ void read_request(const Json& request, TrafficRecord& record);
 // Copies the sampling options into `record`. Adds the tools and the template's variables to a request without them.
 void read_parameters(const Json* packed, Json& request, TrafficRecord& record);
 // Reads the request and the answer of an exchange into `record`. A missing model name is taken from the answer, else
-// from the request; a missing time from the answer; missing sampling options from the request.
+// from the request. A missing time is taken from the answer. Missing sampling options are taken from the request.
 void read_exchange(const Json& request, const Json& answer, TrafficRecord& record);
 
 // Drops the messages of a chat after its last assistant message. Refuses no_answer if there is none.

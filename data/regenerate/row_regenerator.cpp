@@ -173,7 +173,8 @@ int32_t RowRegenerator::closing_token(const Work& work) const {
 }
 
 // Appends the tokens of `choice`, cut to the max_length of the data, and sets prompt_tokens. Throws if the endpoint
-// returned more token ids than max_tokens; text may give more tokens here than at the endpoint.
+// returned more token ids than max_tokens. An answer returned as text may have more tokens, because it is tokenised
+// here.
 void RowRegenerator::append(const Json& choice, int64_t max_tokens, const std::string& where, Work& work) const {
   Answer& out = work.out;
   out.prompt_tokens = static_cast<int64_t>(out.tokens.size());

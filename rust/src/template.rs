@@ -23,7 +23,7 @@ const RECURSION: usize = 100;
 const MAX_EXCERPT: usize = 80;
 const NAME: &str = "chat_template";
 /// Names of an internal block (WHOLE) and two internal filters. A template cannot contain such names, so they never
-/// clash with its own.
+/// clash with names of the template.
 const WHOLE: &str = "the whole";
 const PERCENT: &str = "%";
 const TILDE: &str = "~";
