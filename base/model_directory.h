@@ -39,7 +39,7 @@ ResolvedModel resolve_model(const std::string& argument);
 // the user's name for the package.
 ResolvedModel packaged_target(const ResolvedPackage& package, const std::string& argument);
 
-// Finds the models behind hub names. The program installs a resolver that downloads (net/hub); without it only the
+// Finds the model for a hub name. The program installs a resolver that downloads models (net/hub); without it, only the
 // local cache is searched.
 using HubResolver = std::function<HubSnapshot(const HubName&)>;
 void set_hub_resolver(HubResolver resolver);  // not while another thread calls resolve_model

@@ -311,7 +311,8 @@ std::string RowTokeniser::render(const Chat& chat, const std::vector<ChatMessage
   return template_->render(messages, prompt, chat.kwargs, chat.tools);
 }
 
-// Renders the messages followed by one more user message, or without it if the template refuses that.
+// Renders the messages followed by one more user message. If the template refuses that message, renders them without
+// it.
 std::string RowTokeniser::render_longer(const Chat& chat, const std::vector<ChatMessage>& messages) const {
   std::vector<ChatMessage> longer = messages;
   longer.push_back({"user", "?"});

@@ -1,4 +1,4 @@
-// Decides from where addresses can be reached and which proxy a URL needs; used by http_client.cpp.
+// Decides from which networks an address can be reached, and which proxy a URL needs; used by http_client.cpp.
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>

@@ -163,8 +163,8 @@ std::string watched(const InitOptions& o) {
   return o.store + ":" + (o.channel == "candidate" ? "production" : o.channel);
 }
 
-// Returns the directory that `serve --record` must write to so that the loop finds its logs: the directory of the first
-// pattern.
+// Returns the directory to which `serve --record` must write, so that the loop finds the recorded logs: the directory
+// of the first log pattern.
 std::string recorded(const InitOptions& o) {
   const fs::path pattern = o.logs.front(), parent = pattern.parent_path();
   const bool is_plain = !parent.empty() && parent.string().find_first_of("*?[") == std::string::npos;

@@ -398,7 +398,7 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
     make_private_directory(settings.work);
     make_directories(settings.work / "runs");
     lock.emplace(settings.work / "lock");
-    // removes partial files of a killed run; the lock ensures that no process is writing them
+    // Removes the partial files of killed runs. No process is writing them, because this process holds the loop's lock.
     for (const fs::path& below : {settings.work, settings.work / "runs"}) remove_partials(below, 0);
     for (const auto& entry : fs::directory_iterator(settings.work / "runs"))  // also in runs that will not be continued
       if (entry.is_directory()) remove_partials(entry.path(), 0);

@@ -103,7 +103,8 @@ bool RowRegenerator::ask(OpenAiClient& client, Work& work) const {
   return true;
 }
 
-// Appends the recorded tokens between this answer and the next one. Returns false if the row ends here.
+// Appends the recorded tokens between this answer and the next one. Returns false if the row must end after this
+// answer.
 bool RowRegenerator::go_on(Work& work) const {
   Answer& out = work.out;
   const auto end = [&](const char* reason) {

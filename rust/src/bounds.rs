@@ -13,7 +13,8 @@ const NAMED: [&str; 5] = ["properties", "patternProperties", "dependentSchemas",
 /// Integers up to this size are exact in a double, the type in which llguidance keeps numbers.
 const EXACT: i128 = 1 << 53;
 
-/// Makes the bounds of `schema` and of all schemas inside it sound, or refuses them.
+/// Rewrites the bounds of `schema` and of all schemas inside it, so that llguidance accepts no number that the schema
+/// excludes. Refuses bounds for which this is impossible.
 pub fn make_sound(schema: &mut Value) -> Result<(), Failure> {
     match schema {
         Value::Array(items) => items.iter_mut().try_for_each(make_sound),

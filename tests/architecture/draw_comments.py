@@ -38,7 +38,8 @@ def opens_docstring(lines, at):
 
 
 def says_something(text):
-    """Returns whether a comment is more than a mark for a tool, a line for the eye or a letter of a table."""
+    """Returns whether a comment is more than an instruction to a tool, a separator line or a single letter in a
+    table."""
     return re.search(r"[A-Za-z]{2}", text) and not re.match(r"(#|//)\s*(noqa|NOLINT|type:|fmt:)", text)
 
 

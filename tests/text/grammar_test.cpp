@@ -95,7 +95,7 @@ TEST(Grammar, TakesWholeTextsOfARegularExpression) {
   EXPECT_TRUE(taken("[α-ω]+", "λογ"));
 }
 
-// llguidance 1.9.1 accepts an excluded integer if the other bound is less than 1 away.
+// llguidance 1.9.1 accepts the integer of an exclusive bound if the other bound is less than 1 away.
 TEST(Grammar, AnExcludedBoundIsNeverTaken) {
   const auto taken = [](const std::string& bounds, const std::string& text) {
     return takes(bytes(), GrammarKind::kJsonSchema, R"({"type":"number",)" + bounds + "}", text);

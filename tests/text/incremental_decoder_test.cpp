@@ -172,7 +172,8 @@ TEST(IncrementalDecoder, AByteRunWaitsForItsEnd) {
   EXPECT_TRUE(text.starts_with("\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD")) << text;
 }
 
-// If a model repeats broken bytes, the cost of a push must not grow: text is still returned, and the window is cut.
+// If a model repeats broken bytes, text is still returned, and the cost of a push does not grow, because the decoder
+// keeps only the last tokens.
 TEST(IncrementalDecoder, EndlessBrokenBytesStillStream) {
   SKIP_WITHOUT(gpt2());
   const Tokenizer& tokenizer = loaded(gpt2());
