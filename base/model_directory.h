@@ -29,8 +29,8 @@ struct ResolvedModel {
 // Resolves `argument`, which is one of:
 // * a local directory with config.json;
 // * a package (directory, "STORE:CHANNEL", "STORE/refs/CHANNEL", "sha256-…"). The target's fingerprint is compared
-//   before
-//   the package's digests are verified, so a package whose target was replaced by another model is stale, not damaged;
+//   before the package's digests are verified, so a package whose target was replaced by another model is stale, not
+//   damaged;
 // * "org/name[@revision]", which the hub resolver finds.
 // A model whose config.json is that of an encoder (BERT) is refused. Throws Error(kModel) saying what was tried and
 // what to do, Error(kData) for a damaged package, and the errors of the hub resolver.

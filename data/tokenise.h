@@ -49,16 +49,14 @@ class RowTokeniser {
   // Turns of a chat that are not learnt:
   // * turns without any content, and turns that the log excludes from training (ChatMessage::unlearnt);
   // * turns before which the rendering differs from what the model read when it wrote the turn (some templates drop
-  //   earlier
-  //   thoughts), and turns with tool calls or a thought that the template does not render. If this concerns the last
-  //   turn, the row is rejected.
+  //   earlier thoughts), and turns with tool calls or a thought that the template does not render. If this concerns the
+  //   last turn, the row is rejected.
   //
   // The last answer of a chat is learnt as it was logged, directly after its prompt, in these cases:
   // * It has no calls and no separate thought, and the record has token ids that decode to it: all these ids are
   //   learnt.
   // * It has no calls and no separate thought, and it was cut (TrafficRecord::answer_was_cut) or the template changes
-  //   it. The
-  //   text that the template puts after it is not learnt.
+  //   it. The text that the template puts after it is not learnt.
   // The calls of an answer that was cut are not learnt, because the log may lack a part of what the model wrote.
   //
   // Reasons for a rejection: too_long (kMaxRowTextBytes), template_error, template_not_prefix_stable,

@@ -5,8 +5,7 @@
 // no entries.
 // * Always: row_start I64 [R + 1], the first entry of each of the R rows.
 // * Kind "top_k": ids I32 [P, K], the likeliest tokens, likeliest first; logprobs F32 [P, K], their log-probabilities;
-//   rest
-//   F32 [P], the logarithm of the total probability of all other tokens.
+//   rest F32 [P], the logarithm of the total probability of all other tokens.
 // * Kind "hidden": hidden BF16 [P, E], the residual stream after the last layer, before the final norm.
 #pragma once
 

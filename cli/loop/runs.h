@@ -99,11 +99,9 @@ std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, 
 
 // Why no run may start now. There are two possible reasons:
 // * A run with the same logs, target and settings ended with a verdict; `exit_code` is the exit code of that verdict.
-//   An
-//   inconclusive verdict (4) counts only during the cooldown.
+//   An inconclusive verdict (4) counts only during the cooldown.
 // * A run with other logs but the same target and settings ended with a verdict less than `cooldown_s` seconds ago, and
-//   no
-//   package for this target was promoted since; `exit_code` is 75. Runs whose last stage was never started
+//   no package for this target was promoted since; `exit_code` is 75. Runs whose last stage was never started
 //   (EarlierRun::ran) do not count, because they cost nothing.
 struct Refusal {
   int exit_code = 0;

@@ -34,12 +34,10 @@ struct RegenerateResult {
 // * Sampling: --temperature, else the row's own temperature, else 1. The seed of an answer depends only on --seed, the
 //   row's id and the answer's place, so the order of the answers does not matter.
 // * Resuming: each row is on disk in "<out>.progress.jsonl" before it counts as done; the file is removed when the
-//   output
-//   has been published. OUT/regenerated.json keeps the settings: with options.resume, a finished run with equal
+//   output has been published. OUT/regenerated.json keeps the settings: with options.resume, a finished run with equal
 //   settings is returned as it is.
 // * Rejects: OUT/rejects.jsonl names the rows that were rejected or that end early, with the endpoint's message. A row
-//   is
-//   rejected as no_answer if the endpoint gives it an invalid reply, temporary errors in all attempts, or no reply,
+//   is rejected as no_answer if the endpoint gives it an invalid reply, temporary errors in all attempts, or no reply,
 //   while other rows are answered.
 // Throws Error(kUsage) if a progress file exists without --resume or was made with other settings, for status 401, 403
 // and 404 of the endpoint, and if the endpoint refuses the first 8 rows. Throws Error(kData) if the data has another
