@@ -283,8 +283,8 @@ std::string read_finish_reason(const Json& object) {
     stop = find(*reason, "matched");
     reason = find(*reason, "type");
   }
-  // After a stop string, engines say "stop" too, and give the stop string beside it. A token id there means that the
-  // model ended the answer itself.
+  // If a stop string ended the answer, engines also say "stop" and give the stop string in another field. If that field
+  // holds a token id, the model ended the answer itself.
   if (reason && *reason == "stop" && stop && stop->is_string()) return "stop_string";
   if (!reason) reason = stop;  // Anthropic has only stop_reason
   const Json* output = find(object, "output");
