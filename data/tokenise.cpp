@@ -335,7 +335,7 @@ std::optional<size_t> RowTokeniser::calls_end(const Chat& chat, std::vector<Chat
     try {
       const std::string without = longer ? render_longer(chat, messages) : render(chat, messages, false);
       return without == shown ? std::nullopt : std::optional(shown.size() - common_suffix(shown, without));
-    } catch (const Error&) {  // the template refuses the turn without its calls, so it reads them
+    } catch (const Error&) {  // the template refuses the turn without its calls, so it does read the calls
       return shown.size();
     }
   };

@@ -20,7 +20,7 @@ struct HubOptions {
   Secret token;                    // sent only to the endpoint's origin, over https or to this machine
   std::string token_source;        // "HF_TOKEN" or the path of a file; "" = no token
   bool offline = false;            // uses only the cache
-  double metadata_timeout_s = 10;  // for a request about a repository or a file
+  double metadata_timeout_s = 10;  // time limit of a request about a repository or a file
   // A download slower than 1 KiB/s for this long is broken off and continued.
   double stall_timeout_s = 10;
   Backoff backoff = [] {

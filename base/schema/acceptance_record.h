@@ -26,8 +26,8 @@ struct AcceptanceRecord {
   // field is never written.
   bool efficiency = false;
   std::string draft, target;  // first 12 hex digits of the fingerprints
-  // Reached, accepted and overlap by position. to_line() adds the positions after the 8th to the 8th. If the line would
-  // then exceed 300 bytes, it keeps fewer positions and adds the others to the last one kept.
+  // Reached, accepted and overlap by position. to_line() adds the positions after the 8th to the 8th. If its line would
+  // then exceed 300 bytes, to_line() keeps fewer than 8 positions and adds the others to the last one kept.
   AcceptanceCounts counts;
 
   void validate(const std::string& where) const;
