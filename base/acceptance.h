@@ -18,7 +18,7 @@ struct AcceptanceCounts {
   int64_t emitted = 0;                 // after the cut by EOS, stop or max_tokens
   std::vector<int64_t> drafted_at;     // steps that drafted position i
   std::vector<int64_t> reached_at;     // steps that drafted position i and accepted all positions before it
-  std::vector<int64_t> accepted_at;    // steps that also accepted position i
+  std::vector<int64_t> accepted_at;    // reached steps that accepted position i
   std::vector<double> overlap_sum_at;  // Σ over the reached steps of Σ_x min(p, q)
 
   // Adds one step that drafted `drafted_tokens` tokens and accepted the first `accepted_tokens`. `overlaps` has one

@@ -1,4 +1,4 @@
-// The level of bootstrap intervals for few units (bootstrap() of statistics.h).
+// The tail probability to give to bootstrap() (base/statistics.h) for intervals over few units.
 #pragma once
 
 #include <cmath>

@@ -47,7 +47,7 @@ std::string canonical_json(const Json& value);
 struct JsonInts {
   int64_t low, high;
   std::optional<int64_t> fallback = {};
-  std::optional<int64_t> value_of(const Json& found) const;  // nothing if `found` is not such a value
+  std::optional<int64_t> value_of(const Json& found) const;  // nothing if `found` is not an allowed integer
   std::string expected() const;                              // for messages: "integer in [1, 65536]"
 };
 struct JsonNumbers {

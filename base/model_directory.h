@@ -21,7 +21,7 @@ struct ResolvedModel {
   std::string stale_reason;
   // The commit if the model, or the package's target, was given by hub name; else empty.
   std::string hub_commit;
-  std::shared_ptr<const DirectoryLock> hold = {};  // keeps a package from being removed; null if it is no package
+  std::shared_ptr<const DirectoryLock> hold = {};  // keeps a package from being removed; null for other models
   // The package's verified files; the files of a stale target are left out. Call verified->require_unchanged() after
   // loading. Null if the model is not a package.
   std::shared_ptr<const VerifiedFiles> verified = {};
@@ -42,6 +42,6 @@ ResolvedModel packaged_target(const ResolvedPackage& package, const std::string&
 // Finds the model for a hub name. The program installs a resolver that downloads models (net/hub); without it, only the
 // local cache is searched.
 using HubResolver = std::function<HubSnapshot(const HubName&)>;
-void set_hub_resolver(HubResolver resolver);  // not while another thread calls resolve_model
+void set_hub_resolver(HubResolver resolver);  // must not be called while another thread calls resolve_model
 
 }  // namespace specdec

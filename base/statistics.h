@@ -52,7 +52,7 @@ class ConfidenceSequence {
  public:
   explicit ConfidenceSequence(const ConfidenceOptions& options = {});  // throws Error(kInternal)
   void observe(double x);                                              // throws Error(kInternal) outside [0, 1]
-  const Interval& ci() const { return ci_; }  // [0, 1] before the first value; low > high if the mean moved
+  const Interval& ci() const { return ci_; }  // [0, 1] before the first value; low > high if the mean has changed
   Estimate estimate() const;                  // the sample mean, and ci widened to contain it
 
  private:

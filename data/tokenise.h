@@ -90,7 +90,7 @@ class RowTokeniser {
   std::string render_longer(const Chat& chat, const std::vector<ChatMessage>& messages) const;
   std::optional<size_t> calls_end(const Chat& chat, std::vector<ChatMessage> messages, const std::string& shown,
                                   bool longer) const;
-  // The text before an answer whose token ids are recorded, and its tokens.
+  // The text before an answer whose token ids are recorded, and the tokens of that text.
   struct SpelledPrompt {
     std::string text;
     std::vector<int32_t> tokens;

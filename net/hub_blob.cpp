@@ -16,7 +16,7 @@ namespace specdec::net {
 
 namespace {
 
-constexpr double kLockPatienceS = 60;  // how long the holder of the lock may be silent
+constexpr double kLockPatienceS = 60;  // seconds without activity of the lock's holder after which the lock is ignored
 const char kSuffix[] = ".incomplete";
 constexpr int kMaxHosts = 3;  // redirects from host to host, such as from a mirror to the hub
 

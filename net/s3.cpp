@@ -218,7 +218,8 @@ void S3Client::put_file(const std::string& key, const fs::path& file, const std:
     // Even a reply with status 200 may contain an error.
     if (done.status != 200 || !element(done.body, "Code").empty()) refuse(key, done);
   } catch (const Error&) {
-    ask({.method = "DELETE", .key = key, .query = of, .once = true});  // aborts: stored parts cost money
+    // Aborts the upload, because stored parts cost money.
+    ask({.method = "DELETE", .key = key, .query = of, .once = true});
     throw;
   }
 }

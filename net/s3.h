@@ -66,7 +66,7 @@ class S3Client {
     std::string method, key;
     std::string query = {};                           // percent-encoded and sorted
     const std::string* body = nullptr;                // null: empty
-    std::map<std::string, std::string> headers = {};  // headers to sign that not every request has
+    std::map<std::string, std::string> headers = {};  // additional headers to sign
     std::function<void(const HttpReply&, std::string_view)> on_body = {};
     size_t max_bytes = 1u << 20;  // limit for HttpReply::body
     bool once = false;            // true: no retries

@@ -103,7 +103,7 @@ class IncrementalDecoder {
   const Tokenizer* tokenizer_;
   std::vector<int32_t> shown_;
   std::vector<uint32_t> pending_;  // tokens whose text is not final, preceded by final tokens as context
-  std::string emitted_prefix_;     // the part of decode(pending_) that was returned or is the context's
+  std::string emitted_prefix_;     // the part of decode(pending_) that was returned before or belongs to the context
 };
 
 }  // namespace specdec::text

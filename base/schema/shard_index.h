@@ -45,7 +45,7 @@ struct ShardIndex {
 };
 void visit_fields(Fields& f, ShardSource& source);
 void visit_fields(Fields& f, ShardFile& shard);
-void visit_contents(Fields& f, ShardIndex& index);  // without schema, tool_version and started
+void visit_contents(Fields& f, ShardIndex& index);  // visits all fields except schema, tool_version and started
 void visit_fields(Fields& f, ShardIndex& index);
 Json to_json(const ShardIndex& index);
 ShardIndex shard_index_from_json(const Json& object, const std::string& where);

@@ -32,7 +32,7 @@ std::optional<nlohmann::ordered_json> tool_arguments(const std::string& text, Js
 struct TrafficRecord {
   static constexpr int kVersion = 1;  // schema "specdec.traffic/1"
   std::string id;                     // unique within a file; made from the content if the log has none
-  std::string conversation;           // unit of the train/holdout split and of intervals; = id if there is none
+  std::string conversation;           // unit of the train/holdout split and of intervals; the id if the log has none
   int64_t time = 0;                   // unix seconds, 0 = unknown
   std::string domain;                 // tag, "" = none
   // Exactly one of these three is given: messages (a chat; its last assistant message is the answer), prompt +

@@ -32,7 +32,7 @@ struct SegmentFigure {
   Estimate alpha;
   RolloutFigures rollout;            // the segment's acceptance by position, the monitor's baseline
   double entropy = 0;                // of the target's distribution at the measured positions, in nats per token
-  std::optional<double> floor = {};  // the least acceptance it must reach; none = no requirement
+  std::optional<double> floor = {};  // the least acceptance that the segment must reach; none = no requirement
 };
 
 // The load on the machine while something was timed. Numbers of CPUs are means over the timed seconds.
@@ -80,7 +80,7 @@ struct ValidationReport {
     Interval ci = {};
     double limit = 0;  // the limit that the interval was compared with
   };
-  std::vector<Figure> judged_by;  // the decisive figures; all of them for a pass
+  std::vector<Figure> judged_by;  // the decisive figures; for a pass, all figures
   std::string next;               // the one command to run next
   std::string started, tool_version;
   double seconds = 0;

@@ -80,8 +80,8 @@ struct EarlierRun {
   int64_t started = 0, ended = 0;                        // Unix seconds; 0 = unknown
   // Time when the state was last written. It orders runs that began in the same second.
   std::filesystem::file_time_type written;
-  int stopped_code = 0;                       // exit code of the stage that stopped it, 0 = none
-  bool has_data = false;                      // true if its data stage is done
+  int stopped_code = 0;                       // exit code of the stage that stopped the run, 0 = none
+  bool has_data = false;                      // true if the run's data stage is done
   bool ran = true;                            // false if stopped_stage was not even started
   std::string stopped_stage, reason, change;  // the stage that failed, why, and what to change (cli/loop/advice.h)
 

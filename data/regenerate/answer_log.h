@@ -27,7 +27,7 @@ struct Answer {
   std::vector<uint8_t> loss_mask = {};
   int64_t prompt_tokens = 0;
   std::string rejected = {};  // why the row has no answer; "" = it has one. If set, `tokens` is empty
-  std::string ended = {};     // why the row ends before its last answer; "" = it is complete
+  std::string ended = {};     // why the row ends before its last answer; "" = the row is complete
   int64_t turns = 0;          // number of new answers
   std::vector<TurnCalls> calls = {};
   std::optional<AnswerProblem> problem = {};  // the endpoint's error that led to `rejected` or `ended`

@@ -35,7 +35,7 @@ struct IngestReport {
   void validate(const std::string& where) const;  // throws Error(kData)
 };
 void visit_fields(Fields& f, SourceCounts& counts);
-void visit_contents(Fields& f, IngestReport& report);  // without schema
+void visit_contents(Fields& f, IngestReport& report);  // visits all fields except schema
 void visit_fields(Fields& f, IngestReport& report);
 Json to_json(const IngestReport& report);
 IngestReport ingest_report_from_json(const Json& object, const std::string& where);
