@@ -37,13 +37,15 @@ ChannelRecord read_channel_record(const std::filesystem::path& store, const std:
 
 // Returns the file with a store's public keys, or an empty path if the store demands no signature.
 std::filesystem::path trusted_keys(const std::filesystem::path& store);
-// Checks a channel of a store that demands signatures: one of the store's keys must have signed the channel, and the
-// channel's number must not be lower than the highest number that this user has seen on this machine (kept in the
-// directory channel_memory(); a warning is logged if that cannot be written). Throws Error(kData) saying how to fix it.
-// Also refuses a store that demanded signatures when it was last seen and does not any more. For a store that was never
-// seen at its path, the number is compared with the highest one that the same key signed elsewhere: a lower number is
-// refused if that other place is gone, because the store was then moved, and is logged as a warning if the other place
-// still exists.
+// Checks a channel of a store that demands signatures. Throws Error(kData) saying how to fix it, unless one of the
+// store's keys has signed the channel and the channel's number is not lower than the highest number that this user has
+// seen on this machine. That number is kept in the directory channel_memory(); a warning is logged if it cannot be
+// written.
+// * A store that demanded signatures when it was last seen, and does not any more, is refused.
+// * The number of a store that was never seen at its path is compared with the highest number that the same key signed
+//   in
+//   another place. If that place is gone, the store was moved, so a lower number is refused. If that place still
+//   exists, a lower number only causes a warning.
 void require_trusted_channel(const std::filesystem::path& store, const std::string& channel,
                              const ChannelRecord& record);
 // Returns the channel's highest number that this user has seen on this machine, 0 = none. A promotion uses the next

@@ -1,5 +1,5 @@
 // Joins the request row and the response row of each batch item, in whatever order and from whatever files they come.
-// The first row of a pair waits on disk; in memory it takes a map entry of 48 bytes.
+// The row that comes first waits on disk; in memory, each waiting row takes a map entry of 48 bytes.
 #pragma once
 
 #include <functional>

@@ -189,8 +189,8 @@ class Regenerate {
     changed_.notify_one();
   }
 
-  // Returns whether the endpoint answers HTTP requests at all. If it does, a request that failed says something about
-  // its row only.
+  // Returns whether the endpoint answers HTTP requests at all. If it does, a failed request is a problem of its row and
+  // not of the endpoint.
   bool is_up() const {
     ClientOptions options = client_options();
     options.request_timeout_s = kProbeSeconds;
