@@ -13,7 +13,7 @@ struct CpuFeatures {
   bool multiplies_bf16() const { return avx512_bf16 || amx_bf16; }
   std::string text() const;  // such as "AVX2, AVX-512, AVX-512 BF16"; "none of AVX2, …" if there is none
 };
-// Returns the features of this machine that LibTorch may use to multiply 16-bit matrices. LibTorch leaves this to
+// Returns the features of this machine that LibTorch may use to multiply 16-bit matrices. LibTorch multiplies them with
 // oneDNN, which obeys the environment variable ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA).
 CpuFeatures cpu_features();
 // Returns which of the features `found` oneDNN still uses if ONEDNN_MAX_CPU_ISA has the value `max_cpu_isa`, such as

@@ -13,15 +13,15 @@ namespace specdec {
 // Returns the measured overlaps of the first K positions. A position that no step reached gets the overlap of the last
 // position that was reached.
 std::vector<double> overlaps_up_to(const AcceptanceCounts& counts, int k);
-// Returns tau(K) = 1 + Σ_{i<=K} Π_{j<=i} overlap_j, where overlap_j are those of overlaps_up_to(). Exact for token
-// verification, a lower bound for block verification.
+// Returns tau(K) = 1 + Σ_{i<=K} Π_{j<=i} overlap_j, where overlap_j is an element of overlaps_up_to(). The value is
+// exact for token verification and a lower bound for block verification.
 double predicted_length(const AcceptanceCounts& counts, int k);
 
 // The figures of one draft at batch 1. Costs are in units of a plain step of the target.
 struct DraftSpeed {
   double plain_seconds = 0;           // duration of one plain step, which yields one token
-  double draft_cost = 0;              // c: time to draft one token
-  std::map<int, double> verify_cost;  // K → v: the rest of a step that drafts K tokens
+  double draft_cost = 0;              // c: cost of drafting one token, in plain steps
+  std::map<int, double> verify_cost;  // K → v: cost of the rest of a step that drafts K tokens, in plain steps
   // Acceptance counted in roll-outs with K = the largest key of verify_cost; one element per conversation.
   std::vector<AcceptanceCounts> conversations;
 };

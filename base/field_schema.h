@@ -1,4 +1,5 @@
-// Describes as JSON Schema the fields that visit_fields() names (base/fields.h). docs/results.json is made from this.
+// Describes as JSON Schema the fields that visit_fields() names (base/fields.h). docs/results.json consists of these
+// descriptions.
 #pragma once
 
 #include <nlohmann/json.hpp>

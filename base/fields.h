@@ -46,12 +46,12 @@ struct Named {
 class Fields {
  public:
   virtual ~Fields() = default;
-  // Returns whether the visit reads JSON. Only then can refuse() throw, and only then do members get values during the
-  // visit.
+  // Returns whether visit_fields() is reading JSON. Only then may refuse() throw, and only then are the members given
+  // values during the visit.
   virtual bool reads() const { return false; }
   virtual void refuse(const std::string& /*text*/) {}
-  // Sets the name and the description of the definition in docs/results.json. An object without a name is described
-  // where it is used.
+  // Sets the name and the description of the struct's definition in docs/results.json. A struct whose visit_fields()
+  // does not call type() is described where it is used.
   virtual void type(const char* /*name*/, const char* /*text*/) {}
   virtual void schema(const std::string& name, int version) = 0;  // "schema": "specdec.<name>/<version>"
 
@@ -113,8 +113,8 @@ class Fields {
     std::string x = word;
     one_of(key, x, {word});
   }
-  // An object whose fields are members of the same struct. The object of group_if() is absent unless `present` is true;
-  // reading sets `present` if the object is there.
+  // group() visits an object whose fields are members of the same struct. group_if() visits an object that is written
+  // only if `present` is true; reading sets `present` if the object is there.
   void group(const Key& key, FunctionRef<void(Fields&)> visit) {
     if (Value* v = at(key, false)) v->object(visit);
   }

@@ -106,8 +106,8 @@ auto build_directory(const fs::path& tmp, Fill fill, Publish publish) {
 // Renames `tmp` to `destination` and returns true. If `destination` exists, removes `tmp` and returns false.
 bool publish_without_replacing(const fs::path& tmp, const fs::path& destination) {
   int error = rename_with(tmp, destination, RENAME_NOREPLACE);
-  // Without RENAME_NOREPLACE (NFS), a plain rename of a directory still refuses to replace a directory that is not
-  // empty, and link() never replaces a file.
+  // A file system such as NFS lacks RENAME_NOREPLACE. There, a plain rename of a directory still refuses to replace a
+  // directory that is not empty, and link() never replaces a file.
   if (error == EINVAL || error == ENOSYS) {
     if (fs::is_directory(tmp)) {
       error = rename_with(tmp, destination, 0);
@@ -324,8 +324,8 @@ void append_line(const fs::path& path, std::string_view line, bool durable) {
     throw Error(ErrorKind::kIo,
                 path.string() + ": expected a regular file to append to, found a device, pipe or socket");
   }
-  // A writer killed in the middle of a line leaves no newline. Starting a new line then loses only that incomplete
-  // line.
+  // A writer killed in the middle of a line leaves no newline at the end. A newline is added first, so that only that
+  // incomplete line is lost and not the new one.
   std::string text;
   char last = '\n';
   if (info.st_size > 0 && uninterrupted([&] { return ::pread(fd, &last, 1, info.st_size - 1); }) == 1 && last != '\n')

@@ -62,7 +62,7 @@ class Value {
   virtual void word(std::string& x, Words words) = 0;
   virtual void interval(Interval& x) = 0;  // written as [low, high]
   virtual void json(Json& x, const Json& schema) = 0;
-  virtual bool maybe(bool has) = 0;  // writes null unless `has`; returns whether there is a value to visit
+  virtual bool maybe(bool has) = 0;  // writes null if `has` is false; returns whether there is a value to visit
   virtual void object(FunctionRef<void(Fields&)> visit) = 0;
   // An array of a fixed length. `form`, such as "[batch_lo, batch_hi, k]", names the items in errors.
   virtual void tuple(const char* form, FunctionRef<void(Fields&)> visit) = 0;
@@ -71,7 +71,7 @@ class Value {
   virtual void map(const std::vector<std::string>& keys, const MapRule& rule,
                    FunctionRef<void(Value&, const std::string&)> entry) = 0;
 
-  // These call the function above that fits the type of the member.
+  // Each of these operators calls the virtual function above that fits the type of the member.
   void operator()(int64_t& x, const JsonInts& allowed = kAnyInt) { integer(x, allowed); }
   template <std::integral T>
   void operator()(T& x, const JsonInts& allowed = kAnyInt) {

@@ -79,8 +79,8 @@ bool check_output_directory(const fs::path& directory, const OutputRule& rule) {
   check_shared_directory(directory, rule.flag);
   std::error_code ec;
   if (!fs::exists(directory, ec)) return false;
-  // A symbolic link cannot be replaced as a whole: the new directory would replace the link, not the directory behind
-  // it.
+  // A symbolic link cannot be replaced as a whole: the new directory would replace the link and not the directory to
+  // which the link points.
   if (rule.writes && fs::is_symlink(fs::symlink_status(directory, ec)))
     throw Error(ErrorKind::kUsage, rule.flag + " " + directory.string() + ": is a link: " + wanted(rule));
   const std::vector<std::string> names = entries_of(directory, static_cast<bool>(rule.writes));

@@ -18,7 +18,7 @@ struct Progress {
 using ProgressFn = std::function<void(const Progress&)>;  // may be empty; called from the working thread only
 
 // Returns whether a signal has requested a stop (cli's handler calls request_stop). Long-running work checks this at
-// safe points, saves its state, and throws Error(kNetwork, "stopped by a signal…").
+// safe points, saves its state, and throws Error(kNetwork, "stopped by a signal…"): this kind means "try again".
 bool stop_requested();
 void request_stop();
 

@@ -113,8 +113,8 @@ ChildResult run_child(const std::string& program, const std::vector<std::string>
   LineCutter lines(log, errors.on_line);
   const SystemClock clock;
   const double end = clock.seconds() + most_seconds;
-  // Reads stdout to its end, even if the program has ended and its own children still hold stdout. Reads stderr only
-  // until the program ends, and then what is left in the pipe.
+  // Stdout is read to its end, even after the program has ended, because its own children may still hold stdout. Stderr
+  // is read until the program ends; what is left in that pipe then is read once.
   while (!result.late && (out.is_open() || (err.is_open() && !child.code()))) {
     pollfd waiting[] = {{out.read_end, POLLIN, 0}, {err.read_end, POLLIN, 0}};
     const int ready = ::poll(waiting, 2, 200);

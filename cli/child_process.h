@@ -44,9 +44,9 @@ class BackgroundChild {
   BackgroundChild(const BackgroundChild&) = delete;
   BackgroundChild& operator=(const BackgroundChild&) = delete;
 
-  // Waits until `pattern` appears in the log; returns the rest of that line. Throws Error(kNetwork) if the child ends
-  // first, `seconds` pass or a stop is requested. Except after a stop request, the message has the last line of the
-  // log.
+  // Waits until `pattern` appears in the log; returns the rest of that line. Throws Error(kNetwork), the kind that
+  // means "try again", if the child ends first, `seconds` pass or a stop is requested. Except after a stop request, the
+  // message has the last line of the log.
   std::string wait_for_line(const std::string& pattern, double seconds);
   bool running() { return !child_.code(); }
   int stop();  // sends SIGTERM, and SIGKILL after `grace_seconds`; returns the exit code

@@ -39,7 +39,8 @@ std::function<std::string(const std::string&)> number_check(const std::string& e
   };
 }
 
-// Needed because CLI11 would read "-1", and every number above 2^64 - 1, as 2^64 - 1.
+// Checks the text of a seed before CLI11 converts it. CLI11 would read "-1", and every number above 2^64 - 1, as 2^64 -
+// 1.
 std::string check_seed(const std::string& text) {
   char* end = nullptr;
   errno = 0;

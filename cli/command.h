@@ -59,7 +59,7 @@ struct Cli {
   // Set by the callback of the chosen subcommand. run_program() calls `selected` and turns errors into exit codes.
   std::function<int()> selected;
   // Checks the options by rules that the parser does not know; empty if the command has no such rules. Set together
-  // with `selected`. Throws Error(kUsage) and reads no file. run_program() calls it before `selected`;
+  // with `selected`. `check` throws Error(kUsage) and reads no file. run_program() calls `check` before `selected`, and
   // check_command_line() calls it for the stages of a loop.
   std::function<void()> check = {};
   SettingOrigins origins = {};
@@ -85,8 +85,8 @@ void add_manual(Cli& cli);
 // Declares the program's own flags, and all commands with their flags.
 void declare_commands(Cli& cli);
 
-// Implements the callback of a command that runs models: selects `runner`, which runs in this process, or, if it is
-// null, execs specdec-engine with the same arguments. Usage:
+// Implements the callback of a command that runs models. Selects `runner`, which runs in this process. If `runner` is
+// null, selects a function that execs specdec-engine with the same arguments. Usage:
 //   sub->callback([&cli, options] { select_engine(cli, cli.runners.generate, options); });
 template <class Options>
 void select_engine(Cli& cli, int (*runner)(const Global&, const Options&), std::shared_ptr<Options> options);
@@ -112,17 +112,17 @@ void add_shape_flags(CLI::App& sub, SpeculationOptions& options);        // --tr
 // Returns the API key that a client sends: the first word of `file`, which may be the file of serve --api-key-file.
 // Throws Error(kConfig) if the file contains no word.
 Secret read_api_key(const std::string& file);
-// Returns the key for an OpenAI-compatible endpoint. If `file` is not "", this is the key in the file. Else it is the
-// value of OPENAI_API_KEY if `url` keeps it secret (https, or this machine), and no key otherwise: the user did not ask
-// for the key to be sent, and an internal endpoint may need none.
+// Returns the key for an OpenAI-compatible endpoint: the key in `file` if `file` is not "", else the value of
+// OPENAI_API_KEY. That variable is not used, and the key is empty, if `url` would not keep it secret (neither https nor
+// this machine): nobody asked for the key to be sent there.
 Secret endpoint_key(const std::string& file, const std::string& url);
 // Returns the URL that an argument gives: the argument itself, or for @FILE the first word of the file. Every user of
 // the machine can read the arguments of a process, so an argument that contains a secret causes a warning. Throws
 // Error(kConfig) if the file contains no word.
 SecretUrl secret_url(const Global& global, const std::string& argument, SecretUrl::Shows shows);
 
-// Lets MODEL arguments be hub names; a model that is not in the cache is downloaded. A resolved name is remembered. A
-// second call forgets all names, so that the hub is asked again.
+// Lets MODEL arguments be hub names, and downloads a model that is not in the cache. Resolved names are remembered; a
+// second call of install_hub() forgets them, so that the hub is asked again.
 void install_hub(const Global& global);
 
 // Returns a function that draws progress on stderr: a bar with ETA on a terminal, lines elsewhere (of JSON with

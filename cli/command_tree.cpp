@@ -34,8 +34,9 @@ Offer offer_of(const std::string& placeholder) {
   return found == kOffers.end() ? Offer::kNone : found->second;
 }
 
-// Sets the members of `argument` that follow from the name of its value. The name has alternatives separated by |: a
-// word in lower case is typed as it is, FILE, DIR and the like are paths, and a shell offers nothing for other words.
+// Sets the members of `argument` that follow from the name of its value. The name has alternatives separated by |. A
+// word in lower case is typed as it is. FILE, DIR and similar words stand for paths. For all other words a shell offers
+// nothing.
 void read_value_name(Argument& argument) {
   std::string name = argument.value;
   if (name.ends_with(kListMark)) {

@@ -56,9 +56,9 @@ void print_left_out(const data::IngestReport& report, const std::string& out) {
     if (n) std::printf("dropped  %8lld %s\n", static_cast<long long>(n), why);
 }
 
-// Returns the command to run next: the training of a draft on this data, or this ingestion again with more held-out
-// conversations if the training could reach no verdict. Returns "" if there is nothing to train on, or if no hold-out
-// would suffice.
+// Returns the command to run next. Usually it trains a draft on this data. If that training could reach no verdict, it
+// is this ingestion again with more held-out conversations. Returns "" if there is nothing to train on, or if even half
+// of the conversations would be too few.
 std::string next_of(const Global& global, bool can_train, const std::string& target, const std::string& out,
                     const HoldoutAdvice& advice) {
   if (!advice.warning.empty() && advice.share == 0) return "";

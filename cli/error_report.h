@@ -18,8 +18,8 @@ void read_report_format(Global& global);
 int report_error(const Error& error, const Global& global, const std::string& command);
 
 // Runs the work of a process and returns its exit code. If the work throws, or if its result could not be written to
-// stdout, reports the error and returns the error's exit code. The work may still set `command`, which is read only for
-// the report.
+// stdout, reports the error and returns the error's exit code. `command` is read only when an error is reported, so the
+// work may set it.
 int run_reported(const std::function<int()>& work, const Global& global, const std::string& command);
 
 // Prints the reason why a stale draft is refused, and returns the exit code of the verdict.

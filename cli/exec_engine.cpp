@@ -1,5 +1,5 @@
-// Replaces this process by specdec-engine. In a build tree and in a wheel the engine's run path names LibTorch; in any
-// other installed tree this file searches for LibTorch.
+// Replaces this process by specdec-engine. In a build tree and in a wheel the engine's run path names LibTorch; for any
+// other installed tree the functions below search for LibTorch.
 #include "cli/exec_engine.h"
 
 #include <unistd.h>
@@ -52,9 +52,9 @@ fs::path find_torch() {
 
 fs::path libexec_of(const Global& global) { return fs::path(global.program).parent_path().parent_path() / "libexec"; }
 
-// Returns the torch/lib of the engine's run path, which the file torch-lib beside the engine names: the LibTorch that a
-// build tree was linked with, or, in a wheel, the torch of the same Python environment as a path relative to the
-// engine. Returns "" if there is no such file.
+// Returns the torch/lib directory in the engine's run path, "" if the run path has none. It is read from the file
+// torch-lib beside the engine. In a build tree the file names the LibTorch that the engine was linked with. In a wheel
+// it names the torch of the same Python environment, as a path relative to the engine.
 fs::path torch_of_run_path(const fs::path& libexec) {
   std::ifstream file(libexec / "torch-lib");
   std::string line;

@@ -14,8 +14,8 @@ void set_log_format(const std::string& format);
 // Installs the sink of base/log.h. The sink drops lines that the verbosity excludes.
 void install_log(const Global& global);
 
-// Writes a line of the command itself, whatever the verbosity. As text it is `line` alone; as JSON `line` is the
-// message, unless the object `more` has another one, and the line gets the other members of `more`.
+// Writes a line of the command itself, whatever the verbosity. As text, only `line` is written. As JSON, the members of
+// `more` are added; the message is `line`, unless `more` has a member "message".
 void say(const std::string& line, LogLevel level = LogLevel::kInfo, const Json& more = {});
 
 }  // namespace specdec::cli

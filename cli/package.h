@@ -41,8 +41,8 @@ void print(T& result) {
   std::printf("%s\n", canonical_json(json_of(result)).c_str());
 }
 
-// add_key_flags() declares --key and --passphrase-file. channel_signer() returns a signer with this key; without --key,
-// its signatures are empty.
+// add_key_flags() declares --key and --passphrase-file. channel_signer() returns a signer that uses this key, or,
+// without --key, a signer whose signatures are empty.
 void add_key_flags(CLI::App& app, PackageFlags& flags, const std::string& what);
 deploy::ChannelSigner channel_signer(const PackageFlags& flags);
 // Adds the commands push and pull to `app`; `select` receives the chosen command.

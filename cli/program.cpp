@@ -115,8 +115,8 @@ std::string chosen_command(const CLI::App& app) {
   return name;
 }
 
-// Returns how a stopped process of this command is resumed: by "the same command", for some commands with --resume.
-// Returns "" if the work cannot be resumed.
+// Returns how a stopped process of this command is resumed: "the same command" or "the same command with --resume", or
+// "" if the work cannot be resumed.
 std::string what_goes_on(const std::string& command) {
   static const std::set<std::string> kSame = {"package push", "package pull",  "fetch",
                                               "loop run",     "monitor check", "monitor watch"},
@@ -126,7 +126,8 @@ std::string what_goes_on(const std::string& command) {
                                        : "";
 }
 
-// Runs `work`. If an error names a flag whose value came from a variable or a settings file, names that origin instead.
+// Runs `work`. If an error names a flag whose value came from a variable or a settings file, replaces the flag in the
+// message by the name of the variable or setting.
 void with_origins(const Cli& cli, const std::function<void()>& work) {
   try {
     work();

@@ -39,7 +39,7 @@ void ProgressLine::show(const Progress& progress, double now) {
   if (any_ && progress.done != last_.done) changed_ = now;
   any_ = true;
   last_ = progress;
-  // A stage that repeats work may finish several times; only the first time it is shown at once.
+  // A stage that repeats work may reach its total several times; only the first time is drawn at once.
   const bool ends = finished() && !ended_;
   ended_ = finished();
   const double gap = terminal_ ? kRedrawSeconds : now - started_ < kOldStageSeconds ? kLineSeconds : kOldLineSeconds;

@@ -14,7 +14,8 @@ class ProgressLine {
  public:
   using Write = std::function<void(const std::string&)>;
   static constexpr double kRedrawSeconds = 0.1;  // seconds between two redraws on a terminal
-  // interval elsewhere: kLineSeconds in the first kOldStageSeconds of a stage, then kOldLineSeconds
+  // Seconds between two lines when stderr is no terminal: kLineSeconds in the first kOldStageSeconds of a stage, then
+  // kOldLineSeconds.
   static constexpr double kLineSeconds = 1.9;
   static constexpr double kOldStageSeconds = 600, kOldLineSeconds = 30;
 

@@ -111,7 +111,8 @@ void apply_to(CLI::App& app, const std::string& command, const toml::table& root
     std::optional<std::string> value = in_file;
     if (const char* found = std::getenv(own.c_str()) ? std::getenv(own.c_str()) : std::getenv(shared.c_str())) {
       value = found;
-      // `specdec` hands the file's values to the engine process as variables; their origin is still the file.
+      // `specdec` passes the file's values to the engine process as variables. Errors must still name the file as their
+      // origin.
       if (value != in_file) origin = std::getenv(own.c_str()) ? own : shared;
     }
     if (!value) continue;

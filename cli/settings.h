@@ -11,8 +11,8 @@ class App;
 
 namespace specdec::cli {
 
-// Maps each flag whose value was not given as a flag to where the value comes from: "--port" → "SPECDEC_SERVE_PORT", or
-// "specdec.toml: [serve] port".
+// Maps each option whose value does not come from the command line to the origin of its value: "--port" →
+// "SPECDEC_SERVE_PORT", or "specdec.toml: [serve] port".
 using SettingOrigins = std::map<std::string, std::string>;
 
 // Gives every long option of the chosen subcommand its default: from SPECDEC_<COMMAND>_<NAME>, SPECDEC_<NAME> or the

@@ -11,7 +11,7 @@ namespace specdec::cli {
 // Seconds from the stop request to the end of the process. Longer than any work that does not check stop_requested(),
 // and shorter than the usual grace period (Kubernetes: 30 s).
 inline constexpr unsigned kStopSeconds = 8;
-// For a command that waits for child processes: one second longer than kStopSeconds, so that the children end first.
+// kStopSeconds for a command that waits for child processes: one second more, so that the children end first.
 inline constexpr unsigned kStopSecondsOfParents = 9;
 
 // If the same signal arrives again within this time, it is the same request. When systemd stops a whole process group,

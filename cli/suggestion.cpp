@@ -45,8 +45,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& known
       longer = name;
     }
   }
-  // If the typed text begins exactly one name, that name is likelier meant than one that differs by two mistakes or
-  // more.
+  // If exactly one name begins with the typed text, that name is likelier meant than a name that differs by two or more
+  // mistakes.
   return beginnings == 1 && least > 1 ? longer : best;
 }
 

@@ -34,8 +34,8 @@ find_path(SPECDEC_TOML_INC toml++/toml.h REQUIRED)
 target_link_libraries(specdec_sqlitecpp INTERFACE specdec_sqlite Threads::Threads ${CMAKE_DL_LIBS})
 target_link_libraries(specdec_re2 INTERFACE Threads::Threads)
 
-# SHA-256 comes from the shared libcrypto, which libcurl's libssl loads anyway. A second, static copy would supply half
-# of the symbols that libssl needs from libcrypto. The server's TLS uses the same libssl.
+# SHA-256 comes from the shared libcrypto, which libcurl's libssl loads anyway. With a static libcrypto in the program,
+# libssl would get half of its symbols from that second copy. The server's TLS uses the same libssl.
 find_library(SPECDEC_CRYPTO libcrypto.so REQUIRED)
 add_library(specdec_crypto INTERFACE)
 target_link_libraries(specdec_crypto INTERFACE ${SPECDEC_CRYPTO} Threads::Threads ${CMAKE_DL_LIBS})

@@ -16,7 +16,7 @@ from pathlib import Path
 LIMIT = 32 << 20
 ROOT = "specdec-gpu"
 RUNNING = ("bin", "libexec", "lib/specdec", "share/specdec/gpu")
-SECONDS = "60s"  # of training
+SECONDS = "60s"  # duration of the training
 
 
 def run(*words, **more):

@@ -34,7 +34,7 @@ if(SPECDEC_TORCH)
     target_link_options(gpu_test PRIVATE ${SPECDEC_EXECUTABLE_LINKING})
   endif()
 endif()
-if(CMAKE_CROSSCOMPILING)  # GET_RUNTIME_DEPENDENCIES below searches the built program's run path
+if(CMAKE_CROSSCOMPILING)  # the install script finds the sysroot's libraries by this run path
   set_target_properties(specdec PROPERTIES
     BUILD_RPATH "${CMAKE_SYSROOT}/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE};${CMAKE_SYSROOT}/lib/${CMAKE_LIBRARY_ARCHITECTURE}")
 endif()

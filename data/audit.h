@@ -30,7 +30,7 @@ struct DataAudit {
 // Audits a data directory. With a non-empty `target`, decodes the rows with the target's tokenizer and searches their
 // text for personal data and secrets as `data ingest` does. This finds what --no-redact let through. Throws
 // Error(kData) if the directory was not written by this program, is damaged, or belongs to another tokenizer;
-// Error(kModel) for the target.
+// Error(kModel) if the target's tokenizer cannot be read.
 DataAudit data_audit(const std::filesystem::path& directory, const std::filesystem::path& target);
 void visit_fields(Fields& f, DataAudit& audit);
 std::string to_table(const DataAudit& audit);

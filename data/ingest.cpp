@@ -473,7 +473,8 @@ IngestResult ingest(const IngestOptions& options, const ProgressFn& progress) {
     salt.keep();
     return result;
   } catch (...) {
-    // Removes the salt if no data was made with it, because it is then useless.
+    // Removes the salt file that this run made, unless data was published before: without data, nothing was hashed with
+    // it.
     std::error_code none;
     if (options.salt.empty() && !fs::exists(options.out, none)) salt.give_up();
     throw;

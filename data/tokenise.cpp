@@ -128,8 +128,8 @@ std::string RowTokeniser::spelled(const std::vector<int32_t>& ids, const std::ve
   return text + decoder.finish();
 }
 
-// Returns whether the record's token ids decode to its prompt and its response. They do not if another tokenizer made
-// them, or if a stop string that ended the answer was left out of the response.
+// Returns whether the record's token ids decode to its prompt and its response. Returns false if the ids come from
+// another tokenizer, or if the response lacks a stop string that ended the answer.
 bool RowTokeniser::are_spelled(const TrafficRecord& record) const {
   if (record.token_ids.empty()) return false;
   const auto& ids = record.prompt_token_ids;
@@ -139,9 +139,9 @@ bool RowTokeniser::are_spelled(const TrafficRecord& record) const {
   return spelled(record.token_ids, ids, record.response) == record.response;
 }
 
-// If the record's token ids decode to the answer of a chat, returns the prompt before the answer. The answer's content
-// may begin with text that the server inserted (the beginning of a call that the request demanded), which then belongs
-// to the prompt.
+// If the record's token ids decode to a chat's answer, returns the prompt before the answer; else returns nothing. The
+// answer may begin with text that the server inserted and the model did not write, such as the beginning of a call that
+// the request demanded. Such text then counts as the end of the prompt.
 std::optional<RowTokeniser::SpelledPrompt> RowTokeniser::prompt_of_spelled(const TrafficRecord& record,
                                                                            const Chat& chat) const {
   const ChatMessage& answer = record.messages.back();
@@ -158,9 +158,9 @@ std::optional<RowTokeniser::SpelledPrompt> RowTokeniser::prompt_of_spelled(const
   return text == answer.content ? std::optional(std::move(prompt)) : std::nullopt;
 }
 
-// Returns the index after the turn's last token in `tokens`: there `tokens` first differs from the tokens of
-// turn.other, in which the conversation continues. So EOS at the end of a conversation, which the template adds, is not
-// part of the turn, nor is white space that the template adds after the turn.
+// Returns the index in `tokens` after the turn's last token. turn.other has the same turn but continues differently, so
+// the turn ends where the two token lists first differ. EOS and white space that the template adds after the turn are
+// left out.
 size_t RowTokeniser::end_of_turn(const Turn& turn, const std::vector<int32_t>& tokens, size_t from) const {
   size_t end = common_prefix(tokenizer_.encode(turn.other, false), tokens);
   size_t floor = from;
@@ -170,8 +170,8 @@ size_t RowTokeniser::end_of_turn(const Turn& turn, const std::vector<int32_t>& t
   return end;
 }
 
-// Places the content of a last turn directly after its prompt, as the model wrote it. The row then continues with
-// `ended`, a conversation with further turns would continue with `continued`.
+// Places the content of a last turn directly after its prompt, as the model wrote it. `ended` is the text that follows
+// in this row, `continued` the text that would follow if the conversation went on.
 void RowTokeniser::place_written(Turn& turn, const std::string& ended, const std::string& continued) {
   const std::string written = turn.before + turn.content;
   turn.shown = written + ended;
@@ -243,9 +243,10 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const TrafficRecord& record,
   return {};
 }
 
-// Locates the assistant turn messages.back() in a text that shows it as the model wrote it. That text is its rendering;
-// if the template changes the content of the last turn, or that turn was cut, it is the prompt followed by the content.
-// Returns the reason why the turn must not be learnt, null if there is none.
+// Finds the place of the assistant turn messages.back() in a text that shows the turn as the model wrote it, and stores
+// both in `turn`. Usually this text is the template's rendering. If the turn is the last one and was cut, or the
+// template changes its content, the text is the prompt followed by the content. Returns the reason why the turn must
+// not be learnt, or null.
 const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMessage>& messages, Ending ending,
                                      Turn& turn) const {
   const ChatMessage& answer = messages.back();
@@ -265,14 +266,15 @@ const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMes
   if (!calls) return "unsupported_tool_calls";
   if (!thought) return "thought_not_rendered";
   const std::optional<size_t> content = end_of_text(turn.shown, *thought, answer.content);
-  // The template changes this content, so the turn is placed as the model wrote it. Exception: if the prompt begins a
-  // thought and the content does not end it, the log has left the thought out.
+  // The template changes this content, so the turn is placed as the model wrote it. But if the prompt begins a thought
+  // and the content does not end it, the log has left the thought out, and the turn is not as the model wrote it.
   if (!content && only_content &&
       (turn.shown.starts_with(turn.before) || answer.content.find(kThoughtEnd) != std::string::npos)) {
     place_written(turn, text_after(chat, messages, turn.before, false), text_after(chat, messages, turn.before, true));
     return nullptr;
   }
-  // A short thought may also occur in the answer, and the search for the content then began after that place.
+  // A short thought may also occur in the answer; the search for the content then began too late. The turn is refused
+  // if the content is found from the turn's beginning, or if the thought inside the content is not rendered.
   if (!content &&
       (end_of_text(turn.shown, begin, answer.content) || !end_of_text(turn.shown, begin, thought_in(answer.content))))
     return "thought_not_rendered";
@@ -289,8 +291,9 @@ const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMes
   return nullptr;
 }
 
-// Returns the text that the template puts after messages.back(), an assistant turn, if the conversation ends there, or
-// with `longer`, if it continues; "" if the end of the turn is not visible. `before` is the rendering before the turn.
+// Returns the text that the template puts after messages.back(), an assistant turn. If `longer`, the conversation
+// continues after the turn; otherwise it ends there. Returns "" if the end of the turn is not visible. `before` is the
+// rendering before the turn.
 std::string RowTokeniser::text_after(const Chat& chat, std::vector<ChatMessage> messages, const std::string& before,
                                      bool longer) const {
   const auto shown = [&] { return longer ? render_longer(chat, messages) : render(chat, messages, false); };
@@ -308,7 +311,8 @@ std::string RowTokeniser::render(const Chat& chat, const std::vector<ChatMessage
   return template_->render(messages, prompt, chat.kwargs, chat.tools);
 }
 
-// Renders the messages followed by one more user message, or without it if the template refuses that.
+// Renders the messages followed by one more user message. If the template refuses that message, renders them without
+// it.
 std::string RowTokeniser::render_longer(const Chat& chat, const std::vector<ChatMessage>& messages) const {
   std::vector<ChatMessage> longer = messages;
   longer.push_back({"user", "?"});
@@ -319,9 +323,9 @@ std::string RowTokeniser::render_longer(const Chat& chat, const std::vector<Chat
   }
 }
 
-// Returns where the tool calls of messages.back() end in `shown`, which is the rendering of `messages`, or with
-// `longer`, of a conversation that continues after them; 0 if there are no calls. Returns nothing if the template
-// ignores all calls, or all but the first one, because the text is then not what the model wrote.
+// Returns where the tool calls of messages.back() end in `shown`, or 0 if there are no calls. `shown` is the rendering
+// of `messages`, or, if `longer`, of a conversation that continues after them. Returns nothing if the template ignores
+// all calls, or all but the first one, because the text is then not what the model wrote.
 std::optional<size_t> RowTokeniser::calls_end(const Chat& chat, std::vector<ChatMessage> messages,
                                               const std::string& shown, bool longer) const {
   if (messages.back().tool_calls.empty()) return 0;
@@ -331,7 +335,7 @@ std::optional<size_t> RowTokeniser::calls_end(const Chat& chat, std::vector<Chat
     try {
       const std::string without = longer ? render_longer(chat, messages) : render(chat, messages, false);
       return without == shown ? std::nullopt : std::optional(shown.size() - common_suffix(shown, without));
-    } catch (const Error&) {  // the template refuses the turn without its calls, so it reads them
+    } catch (const Error&) {  // the template refuses the turn without its calls, so it does read the calls
       return shown.size();
     }
   };

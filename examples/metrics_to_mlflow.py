@@ -7,9 +7,9 @@ where the server is and how to log in:
     pip install mlflow-skinny
     MLFLOW_TRACKING_URI=http://127.0.0.1:5000 python3 metrics_to_mlflow.py run --follow
 
-The values of metrics.jsonl become metrics such as train/loss, the options of run.json parameters, and the verdict of
-result.json tags. --follow waits for more values until result.json is there. The script may be called again: it keeps
-the id of MLflow's run in RUN/mlflow.json and goes on after the last step that it has sent."""
+The values of metrics.jsonl become metrics such as train/loss. The options of run.json become parameters. The verdict
+and the reason in result.json become tags. --follow waits for more values until result.json is there. The script may be
+called again: it keeps the id of MLflow's run in RUN/mlflow.json and continues after the last step that it has sent."""
 
 import argparse
 import json

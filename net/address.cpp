@@ -1,4 +1,4 @@
-// Decides from where addresses can be reached and which proxy a URL needs; used by http_client.cpp.
+// Decides from which networks an address can be reached, and which proxy a URL needs; used by http_client.cpp.
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -118,7 +118,8 @@ Reach reach_of_host(const std::string& url) {
   return reach;
 }
 
-// Chooses the proxy as libcurl does. The client does it itself to know whether the peer is a proxy.
+// Chooses the proxy by the same rules as libcurl. The choice is made here because the client must know whether the peer
+// of a connection is a proxy.
 std::string proxy_of(const std::string& url) {
   const bool secure = part_of(url, CURLUPART_SCHEME) == "https";
   if (!secure && keeps_secrets(url)) return "";  // on this machine: a key for it must not go through a proxy

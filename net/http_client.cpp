@@ -60,8 +60,8 @@ struct Exchange {
   std::exception_ptr failure = {};
   bool foreign = false;  // another host supplied or redirected to this URL
   bool proxied = false;  // the peer is a proxy
-  // Address kinds of the hosts that the caller named. A host to which they redirect may have an address of these kinds,
-  // too.
+  // Address kinds (Reach) of the hosts that the caller named. A host to which those hosts redirect may have an address
+  // of these kinds, too.
   Reaches* own;
   bool refused_private = false;
   uint64_t sent = 0;  // bytes sent of HttpRequest::upload
@@ -128,7 +128,8 @@ size_t on_read(char* data, size_t size, size_t count, void* to) {
   }
 }
 
-// Rewinds the upload. libcurl calls it if a kept connection turns out to be closed after a part of the body was sent.
+// Rewinds the upload. libcurl calls this function if a kept connection turns out to be closed after a part of the body
+// was sent.
 int on_seek(void* to, curl_off_t offset, int origin) {
   auto& exchange = *static_cast<Exchange*>(to);
   if (origin != SEEK_SET || offset < 0 || static_cast<uint64_t>(offset) > exchange.request.upload_bytes)
@@ -277,13 +278,13 @@ namespace {
 }
 
 // Returns the proxy for `url`, "" = none. Behind a proxy the address of the peer is not visible, so this function
-// checks the host of `url` itself. Throws Error(kNetwork) if the URL came from another host and may not lead to such an
-// address.
+// checks the host of `url` itself. Throws Error(kNetwork) if `url` came from another host (`foreign`) and leads to an
+// address that such a URL may not have.
 std::string proxy_for(const HttpRequest& request, const std::string& url, bool foreign, Reaches& own) {
   const std::string proxy = request.unix_socket.empty() ? proxy_of(url) : "";
   if (proxy.empty()) return "";
-  // The caller's own host is resolved only if another host follows it, because a machine behind a proxy may have no
-  // working resolver.
+  // A machine behind a proxy may have no working resolver. So the host that the caller named is not resolved here, but
+  // only if a later URL from another host must be compared with it.
   if (!foreign)
     own.add_later(url);
   else if (!own.open(reach_of_host(url)))

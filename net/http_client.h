@@ -61,8 +61,8 @@ struct HttpRequest {
   const std::string* post = nullptr;  // JSON body of a POST
   // Path of the socket to connect to instead of the URL's host; "" = none.
   std::string unix_socket;
-  // "" = GET, HEAD (with `head`) or POST (with `post`). With `post` or `upload` it may be PUT, DELETE or POST; then no
-  // Content-Type is sent except one in `headers`.
+  // "" = GET, HEAD (with `head`) or POST (with `post`). With `post` or `upload`, `method` may be PUT, DELETE or POST;
+  // then no Content-Type is sent except one in `headers`.
   std::string method;
   // Supplies a body of `upload_bytes` bytes, instead of `post`. Each call fills `out` with the bytes from offset `at`
   // on. Calls are in order, but start at 0 again if the body has to be sent again. An exception ends the exchange and

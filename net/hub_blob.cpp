@@ -16,7 +16,7 @@ namespace specdec::net {
 
 namespace {
 
-constexpr double kLockPatienceS = 60;  // how long the holder of the lock may be silent
+constexpr double kLockPatienceS = 60;  // seconds without activity of the lock's holder after which the lock is ignored
 const char kSuffix[] = ".incomplete";
 constexpr int kMaxHosts = 3;  // redirects from host to host, such as from a mirror to the hub
 
@@ -202,8 +202,8 @@ HttpReply HubSource::get(const std::string& path, bool head, int max_attempts) {
 HttpReply HubSource::ask(const std::string& path, bool head, int max_attempts) {
   HttpReply reply = get(path, head, max_attempts);
   std::string url = options_.endpoint + path;
-  // For HEAD, a redirect whose headers describe the file is the answer. Any other redirect to another host is assumed
-  // to lead from a mirror to the hub and is followed.
+  // A HEAD request ends at a redirect whose headers describe the file. Any other redirect to another host is assumed to
+  // lead from a mirror to the hub and is followed.
   const auto describes = [](const HttpReply& r) {
     return !r.header("x-linked-size").empty() && !(r.header("x-linked-etag") + r.header("etag")).empty();
   };
@@ -287,8 +287,8 @@ void fetch_blob(const fs::path& repository, const RemoteFile& file, HubSource& s
   if (has_blob(repository, file)) return;
   const fs::path own = unique_name(blob);
   bool continued = false;
-  // Continues an earlier download only with the lock, so that no other process writes to the file. If the file system
-  // only pretends to lock, two processes may append the same bytes, and then the digest is wrong.
+  // Continues an earlier download only under the lock, so that no other process writes to the same file. On a file
+  // system whose locks have no effect, two processes may append the same bytes; the check of the digest then fails.
   if (const auto left = lock ? incomplete(blob) : std::vector<fs::path>();
       !left.empty() && fs::file_size(left.front()) <= file.size) {
     rename_file(left.front(), own);

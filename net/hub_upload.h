@@ -36,7 +36,7 @@ struct HubChange {
 
 // The requests that upload one large file. The URLs are signed and must not appear in a message.
 struct HubUpload {
-  std::string url, verify;         // `verify` is called after the upload; "" = not requested
+  std::string url, verify;         // `verify`: URL to call after the upload; "" = no call is requested
   std::vector<std::string> parts;  // URLs for part_bytes each; empty = the whole file goes to `url`
   uint64_t part_bytes = 0;
 };

@@ -41,10 +41,10 @@ Json read_config(const fs::path& file) {
   return config;
 }
 
-// Merges added tokens as transformers 5.23 does (tokenization_utils_base.py, _from_pretrained). Tokens in the
-// configuration's list (added_tokens_decoder) replace the flags of tokenizer.json's tokens. Named tokens become special
-// if they are in the list or there is no list. Tokens that tokenizer.json lacks are added: those in the list, the named
-// ones, and the extra (or additional) special tokens.
+// Merges added tokens as transformers 5.23 does (tokenization_utils_base.py, _from_pretrained). `named` has the tokens
+// that the configuration names, such as bos_token. Tokens in the configuration's list (added_tokens_decoder) replace
+// the flags of tokenizer.json's tokens. Named tokens become special if they are in the list or there is no list. Tokens
+// that tokenizer.json lacks are added: those in the list, the named ones, and the extra (or additional) special tokens.
 Json added_tokens(const Json& config, std::map<std::string, Json> named) {
   Json added = Json::array();
   std::map<int64_t, Json> by_id;
@@ -230,8 +230,9 @@ std::string IncrementalDecoder::decoded(std::span<const uint32_t> ids) const {
   return tokenizer_->impl_->decode(ids.data(), ids.size(), false);
 }
 
-// Stores the last tokens of the context as the pending ones. Takes enough of them that the text after them does not
-// depend on earlier tokens: some visible text, after which UTF-8 resynchronises, and the whole of a run of byte tokens.
+// Stores the last tokens of the context as the pending ones. Takes so many tokens that earlier tokens cannot change the
+// text that follows: at least kBytes bytes of text, after which UTF-8 has resynchronised, and every token of a run of
+// byte tokens that ends the context.
 void IncrementalDecoder::read_context(const std::vector<int32_t>& context) {
   constexpr size_t kBytes = 16;
   const int32_t streaming = tokenizer_->impl_->streaming;
@@ -273,7 +274,8 @@ std::string IncrementalDecoder::advance(bool last) {
   const bool unsettled = !last && text.ends_with(kReplacement);
   if (unsettled) text.resize(text.size() - 3);
   if (!text.starts_with(emitted_prefix_)) {
-    // New tokens can change only the end of the context's text: a character that it begins, or a run of byte tokens.
+    // New tokens may change the end of the text that was returned or is the context's: they may complete a character
+    // that begins there, or continue a run of byte tokens. The unchanged beginning of that text is kept.
     const size_t common = common_characters(text, emitted_prefix_);
     if (common == text.size() && !last) return "";  // later tokens may bring back the rest of the prefix
     emitted_prefix_.resize(common);
@@ -281,9 +283,9 @@ std::string IncrementalDecoder::advance(bool last) {
   std::string fresh = text.substr(emitted_prefix_.size());
   emitted_prefix_ = std::move(text);
   if (last) return fresh;
-  // Shrinks the window to a context with visible text, so that white space which a decoder strips at the beginning of a
-  // text is stripped from the context and not from the new text. While a character is unfinished, 32 tokens are enough
-  // context: UTF-8 resynchronises within 3 bytes.
+  // Shortens pending_ to a context with visible text. Without such a context, a decoder that strips white space at the
+  // beginning of a text would strip it from the new text. While a character is unfinished, 32 tokens are enough
+  // context, because UTF-8 resynchronises within 3 bytes.
   const size_t keep = unsettled ? 32 : 1;
   if (pending_.size() <= (unsettled ? 2 * keep : keep)) return fresh;
   std::string context = decoded(std::span(pending_).last(keep));

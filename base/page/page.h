@@ -81,8 +81,8 @@ struct Page {
 // Renders the HTML page. Escapes every string and replaces invalid UTF-8. Leaves out charts without a finite value or a
 // stretch.
 std::string render_html(const Page& page);
-// Replaces `file` by the HTML page. Refuses to replace a file with other content than a page of the same generator:
-// Error(kUsage). An empty file is replaced. Throws Error(kIo) if the file cannot be written.
+// Replaces `file` by the HTML page. Throws Error(kUsage) if `file` exists, is not empty and was not written by the same
+// generator (Page::generator); throws Error(kIo) if the file cannot be written.
 void write_html(const Page& page, const std::filesystem::path& file);
 
 // Renders Markdown for comments on pull requests (GitHub, GitLab): verdict, reason, figures, and folded tables. Escapes

@@ -80,15 +80,16 @@ const char* name_of(Chart::Kind kind) {
   return "lines";
 }
 
-// The ends of the y axis, and whether the label of the rule is drawn below the rule because there is no space above it.
+// The ends of the y axis, and whether the label of the horizontal line (Chart::rule) is drawn below the line because
+// there is no space above it.
 struct Frame {
   double low = 0, high = 1;
   bool is_label_below = false;
 };
 
-// Returns a frame that contains every point, interval and rule. Chart::y_min and y_max, if set, are used instead. The
-// label of a rule is 17 pixels high, at most a tenth of the frame; if y_max is not set, the upper end leaves space for
-// it.
+// Returns a y axis that contains every point, every interval and the horizontal line Chart::rule. Chart::y_min and
+// y_max are used instead if they are set. The label of the line is 17 pixels high, at most a tenth of the axis; if
+// y_max is not set, the axis extends far enough for the label.
 Frame frame_of(const Chart& chart) {
   constexpr double kMargin = 0.08, kLabel = 0.1;
   double low = std::numeric_limits<double>::infinity(), high = -low;
@@ -239,7 +240,7 @@ std::string escape_html(const std::string& text) {
 }
 
 std::string script_json(const Json& value) {
-  // These characters occur only inside strings, where \u escapes mean the same.
+  // In JSON text, the characters that are replaced below occur only inside strings, where \u escapes mean the same.
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   replace_all(text, "&", "\\u0026");
   replace_all(text, "<", "\\u003c");

@@ -1,5 +1,6 @@
 // The allowed numbers in acceptance records and acceptance counters: one table of ranges and one check for all of them.
-// The errors name the place, the key and what is expected, but never what was found, because it comes from outside.
+// An error names the place, the key and the expected range, but never the value found, because anybody may have written
+// it.
 #pragma once
 
 #include <cstdint>

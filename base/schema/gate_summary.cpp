@@ -39,7 +39,7 @@ std::string next_of_open(const ValidationReport& r, const GateCommand& c) {
   bool acceptance = holds(r.alpha, r.floor) ||
                     (r.baseline && r.baseline->min_gain && holds(r.baseline->difference, *r.baseline->min_gain));
   for (const SegmentFigure& s : r.segments) acceptance |= s.floor && holds(s.alpha, *s.floor);
-  // With the same limits a new run would leave the check open again, so `more` raises them.
+  // With unchanged limits, a new run would again leave the check open, so `more` gets flags that raise the limits.
   std::vector<std::string> more;
   if (r.alpha.n > 0 && acceptance && r.requests_available > r.alpha.n) more = {"--max-requests", "0"};
   if (r.speedup.n > 0 && r.speedup.n < kLeastPrompts)
@@ -51,9 +51,9 @@ std::string next_of_open(const ValidationReport& r, const GateCommand& c) {
   return "specdec data ingest LOG... " + shell_words({"--target", c.target, "--out", c.data + "-more"});
 }
 
-// Returns `path`, which was given to validate, as a path that is valid in this working directory. The report is in
-// validate's working directory or below it, so a relative path that does not exist here is searched for in the report's
-// directory and its parents.
+// Converts `path`, which an earlier validate was given, to a path that is valid in this working directory. The report
+// is in the working directory of that validate or below it, so a relative path that does not exist here is searched for
+// in the report's directory and its parents.
 std::string from_here(const fs::path& path, const fs::path& report) {
   std::error_code none;
   if (path.empty() || path.is_absolute() || fs::exists(path, none)) return path.string();

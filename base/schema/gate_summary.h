@@ -39,12 +39,12 @@ struct GateCommand {
   std::vector<std::string> flags = {};   // validate's other flags, as --name=value or --name
 };
 GateCommand command_of(const ValidationReport& report, const std::string& out);  // uses the report's own paths
-// Returns the command that measures this pair again in the way that the report in `file` was made: with the same flags,
-// the same data (their path is made valid for this working directory) and the report's directory as `out`.
+// Returns the validate command that repeats the run that wrote the report in `file`: with the same flags, the same data
+// (its path is made valid for this working directory), and the report's directory as `out`.
 GateCommand command_again(const ValidationReport& report, const std::string& target, const std::string& draft,
                           const std::filesystem::path& file);
-// Returns the command to run next after this verdict: package, distil further, bench, or validate again with more of
-// the measurements that were missing.
+// Returns the command to run next after this verdict: package after pass, bench after not_worth_it, distill after fail
+// and stale, or validate again with flags that add what was missing.
 std::string next_command(const ValidationReport& report, const GateCommand& command);
 
 }  // namespace specdec

@@ -21,8 +21,8 @@ struct RejectRecord {
   using Likely = std::pair<int32_t, double>;  // a token and its logprob
   struct Reject {
     int64_t position = 0;  // index in the answer's tokens, from 0
-    // `drafted` is the refused token. `next` is the answer's token at this position; it equals `drafted` if that was
-    // drawn again.
+    // `drafted` is the refused token. `next` is the answer's token at this position; it equals `drafted` if the target
+    // drew the same token after refusing it.
     int32_t drafted = 0, next = 0;
     double logprob = 0;       // of the drafted token
     std::vector<Likely> top;  // the target's likeliest tokens, in falling order

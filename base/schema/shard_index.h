@@ -45,7 +45,7 @@ struct ShardIndex {
 };
 void visit_fields(Fields& f, ShardSource& source);
 void visit_fields(Fields& f, ShardFile& shard);
-void visit_contents(Fields& f, ShardIndex& index);  // without schema, tool_version and started
+void visit_contents(Fields& f, ShardIndex& index);  // visits all fields except schema, tool_version and started
 void visit_fields(Fields& f, ShardIndex& index);
 Json to_json(const ShardIndex& index);
 ShardIndex shard_index_from_json(const Json& object, const std::string& where);
@@ -65,7 +65,7 @@ std::vector<TurnCalls> turn_calls_from_json(const Json& object, int64_t tokens, 
 struct TokenRow {
   std::string id, conversation, domain;
   std::vector<int32_t> tokens;
-  // 1 = the draft learns from this token (it is the assistant's). As long as `tokens`.
+  // 1 = the draft learns from this token, because the assistant wrote it. Has the length of `tokens`.
   std::vector<uint8_t> loss_mask;
   int64_t prompt_tokens = 0;  // a roll-out starts from tokens[0, prompt_tokens)
   SamplingOptions sampling;

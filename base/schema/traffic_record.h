@@ -18,8 +18,8 @@ struct ChatMessage {
   // "arguments"}}], "" = none.
   std::string tool_calls{};            // in an assistant's message
   std::string tool_call_id{}, name{};  // in a tool's answer; "" = none
-  std::string reasoning_content{};     // in an assistant's message: what it thought before the content; "" = none
-  // In an assistant's message: the log says that it must not be learnt. It is shown to the model like any other.
+  std::string reasoning_content{};     // in an assistant's message: the reasoning before the content; "" = none
+  // In an assistant's message: true if the log excludes it from training. The model still reads it as part of the chat.
   bool unlearnt = false;
 };
 
@@ -32,7 +32,7 @@ std::optional<nlohmann::ordered_json> tool_arguments(const std::string& text, Js
 struct TrafficRecord {
   static constexpr int kVersion = 1;  // schema "specdec.traffic/1"
   std::string id;                     // unique within a file; made from the content if the log has none
-  std::string conversation;           // unit of the train/holdout split and of intervals; = id if there is none
+  std::string conversation;           // unit of the train/holdout split and of intervals; the id if the log has none
   int64_t time = 0;                   // unix seconds, 0 = unknown
   std::string domain;                 // tag, "" = none
   // Exactly one of these three is given: messages (a chat; its last assistant message is the answer), prompt +
@@ -43,15 +43,15 @@ struct TrafficRecord {
   std::string template_kwargs;
   std::string prompt, response;
   // token_ids: the tokens of the response, or of a chat's last message, as the writer generated them, including the
-  // token that ended the answer. prompt_token_ids: the tokens that the writer had read before. A record of prompt +
-  // response with token_ids has them too; a chat never has them, because they follow from the messages. Empty = not
-  // known.
+  // token that ended the answer. prompt_token_ids: the tokens of the prompt as the writer read them; present with
+  // token_ids in a record of prompt + response, never in a chat, because there they follow from the messages. Empty =
+  // not known.
   std::vector<int32_t> prompt_token_ids, token_ids;
   std::string text;
   std::optional<SamplingOptions> sampling;
   std::string writer;  // who wrote the answers: model id or fingerprint, "" = unknown
-  // Why the answer ended: "stop" (the model ended it, also by a call), "length", "stop_string" (also a token that the
-  // request stops at), "content_filter" or "other"; "" = unknown.
+  // Why the answer ended: "stop" (the model ended it itself, with or without a call), "length", "stop_string" (a stop
+  // string or a stop token of the request), "content_filter" or "other"; "" = unknown.
   std::string finish_reason;
 
   // Returns whether something other than the model ended the answer, so that the model never wrote an end of its turn.

@@ -67,11 +67,11 @@ std::string table(const Json& r, const std::string& out) {
   return text + "draft        " + out + "/draft\nreport       " + out + "/report.html\n" + next();
 }
 
-// Training constantly allocates and frees blocks of hundreds of MB. The C library returns each freed block to the
-// system, which zeroes the pages of the next block: with a vocabulary of 152k this took nearly half of the time. Huge
-// pages make zeroing cheap, and LibTorch uses them for large blocks if THP_MEM_ALLOC_ENABLE is set
-// (c10/core/impl/alloc_cpu.cpp). Keeping freed blocks in the process instead is as fast, but they often do not fit the
-// next request, and the process grew to four times the memory that it used.
+// Makes LibTorch use huge pages for large blocks, if the user has not decided otherwise (THP_MEM_ALLOC_ENABLE,
+// c10/core/impl/alloc_cpu.cpp). Training constantly allocates and frees blocks of hundreds of MB. The C library returns
+// each freed block to the system, which then zeroes the pages of the next block; with a vocabulary of 152k, zeroing
+// small pages took nearly half of the training time. Keeping freed blocks in the process is as fast, but few of them
+// fit a later request, and the process grew to four times the memory in use.
 void take_huge_pages() { ::setenv("THP_MEM_ALLOC_ENABLE", "1", 0); }
 
 // Asks the endpoint that --teacher names for the labels of all rows and stores them beside the run. Complete labels of
@@ -111,8 +111,9 @@ void share_cores(const parallel::Launch& launch, distill::DistillOptions& option
   options.device.threads = std::max(1, cores / launch.local_ranks);
 }
 
-// Resolves the models that the options name. A target directory with a tokenizer and without weights is valid for
-// --loss ce, so it is not resolved; any other target (a directory without a tokenizer, a hub name or a package) is.
+// Replaces the names of models in the options by local directories. A target that is a directory with a tokenizer is
+// left as it is, because --loss ce also accepts a target without weights. Any other target (a hub name, a package, or a
+// directory without a tokenizer) must resolve to a model with weights. Drafts "model:…" are resolved, too.
 void resolve_models(distill::DistillOptions& options) {
   if (!std::filesystem::exists(std::filesystem::path(options.target) / "tokenizer.json"))
     options.target = resolve_model(options.target).directory.string();
@@ -169,7 +170,7 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
                                        std::to_string(launch.ranks) + " were started: leave the launcher out");
   const SystemClock clock;
   const auto on_lost = [&global](const Error& error) { std::_Exit(report_error(error, global, "distill")); };
-  // Every rank reports what it waits for, because the other ranks do not know.
+  // Every rank reports what it waits for, because no other rank knows that.
   const auto on_wait = [](const std::string& what) { say("specdec: " + what, LogLevel::kWarn); };
   const parallel::Ranks ranks(launch,
                               {.on_lost = on_lost,

@@ -81,8 +81,8 @@ const std::map<std::string, std::string> kNext = {
      "name monitoring/specdec-rules.yml in Prometheus' rule_files; import monitoring/specdec-dashboard.json into "
      "Grafana"}};
 
-// Returns a JSON string, which is also a basic string of TOML and a double-quoted scalar of YAML. Throws Error(kUsage)
-// for control characters and invalid UTF-8.
+// Quotes `value` as a JSON string, which TOML (basic string) and YAML (double-quoted scalar) read in the same way.
+// Throws Error(kUsage) for control characters and invalid UTF-8.
 std::string quoted(const std::string& flag, const std::string& value) {
   if (std::any_of(value.begin(), value.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
     throw Error(ErrorKind::kUsage, flag + ": a control character cannot be written into the files, found " +
@@ -123,8 +123,9 @@ std::string unit_environment(const std::string& assignment) {
   return "Environment=\"" + text + "\"\n";
 }
 
-// Returns the lines of a systemd unit that set PATH and SPECDEC_TORCH_LIB: on-drift in specdec.toml names specdec
-// without its directory, and LOOP.toml may name a launcher of the Python environment.
+// Returns the lines of a systemd unit that set PATH and SPECDEC_TORCH_LIB. PATH has the directory of specdec, because
+// specdec.toml runs `specdec` without its directory (on-drift), and the directory of torchrun, because LOOP.toml may
+// name it as the launcher.
 std::string unit_environment(const InitProgram& program) {
   std::string path = fs::path(program.path).parent_path().string();
   // `torch` is PREFIX/lib/python3.N/site-packages/torch/lib, so PREFIX is five levels up.
@@ -156,14 +157,14 @@ std::string fill(const std::string& text, const std::map<std::string, std::strin
   return filled;
 }
 
-// Returns the package that is served and monitored. A package in the channel "candidate" is tried beside the one in
-// production, so for that channel this is the package in production.
+// Returns the package that is served and monitored: the one in the channel o.channel. But if that is "candidate", it is
+// the package in "production", beside which the candidate is tried.
 std::string watched(const InitOptions& o) {
   return o.store + ":" + (o.channel == "candidate" ? "production" : o.channel);
 }
 
-// Returns the directory that `serve --record` must write to so that the loop finds its logs: the directory of the first
-// pattern.
+// Returns the directory to which `serve --record` must write, so that the loop finds the recorded logs: the directory
+// of the first log pattern.
 std::string recorded(const InitOptions& o) {
   const fs::path pattern = o.logs.front(), parent = pattern.parent_path();
   const bool is_plain = !parent.empty() && parent.string().find_first_of("*?[") == std::string::npos;
@@ -183,9 +184,9 @@ bool has_logs(const InitOptions& o) {
                      [&](const std::string& pattern) { return matches(o.directory / pattern); });
 }
 
-// Returns `path`, relative to the current directory, as a path relative to `directory`, as the written files need it. A
-// path that exists in `directory`, or does not exist here either, is not changed: it may be a hub name or a file that
-// is created later.
+// Converts `path` from relative to the current directory to relative to `directory`, where the written files are.
+// Returns `path` unchanged if it exists in `directory`, and also if it exists in neither place: then it may be a hub
+// name, or a file that is created later.
 std::string seen_from(const fs::path& directory, const std::string& path) {
   if (path.empty() || fs::path(path).is_absolute() || matches(directory / path) || !matches(path)) return path;
   const fs::path here = fs::absolute(path).lexically_normal(), there = fs::absolute(directory).lexically_normal();

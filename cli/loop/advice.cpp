@@ -36,8 +36,8 @@ std::string command_of(const std::string& stage) {
   return stage;
 }
 
-// Returns the LOOP.toml setting that makes the limit of this training four times as large; a limit of "4h" if it had
-// none.
+// Returns the LOOP.toml setting that makes the limit of this training four times as large, or the limit "4h" if the
+// training had none.
 std::string train_longer(const Json& trained) {
   const Json options = part(trained, "options");
   if (const double seconds = real(options, "time_limit_seconds"); seconds > 0)

@@ -129,7 +129,7 @@ class Stages {
     std::vector<std::string> ingest = {"--json", "data", "ingest"};
     ingest.insert(ingest.end(), s_.logs.begin(), s_.logs.end());
     ingest.insert(ingest.end(), {"--target", s_.target, "--out", data()});
-    // The same salt in every run, so that names get the same hashes.
+    // Every run uses the same salt, so that a name gets the same hash in every run.
     if (!has_flag("data", "--salt")) ingest.insert(ingest.end(), {"--salt", s_.work / "salt"});
     std::vector<std::string> distill = {"--json", "distill", "--target", s_.target, "--data",
                                         learnt,   "--draft", s_.draft,   "--out",   trained};
@@ -342,7 +342,7 @@ int run_stages(const Global& global, const LoopSettings& settings, const Stages&
     }
     if (state.began_otherwise(stage.name, stage.key)) remove_outputs(state.directory(), stage.directory);
     state.begin(stage.name, stage.key);
-    stage = stages.all()[i];  // evaluated again: it must not resume from what was removed
+    stage = stages.all()[i];  // evaluated again: the removed outputs change its arguments
     const double start = clock.seconds();
     const uint64_t said_before = fs::exists(log) ? fs::file_size(log) : 0;
     const auto run = [&] {
@@ -398,7 +398,7 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
     make_private_directory(settings.work);
     make_directories(settings.work / "runs");
     lock.emplace(settings.work / "lock");
-    // removes partial files of a killed run; the lock ensures that no process is writing them
+    // Removes the partial files of killed runs. No process is writing them, because this process holds the loop's lock.
     for (const fs::path& below : {settings.work, settings.work / "runs"}) remove_partials(below, 0);
     for (const auto& entry : fs::directory_iterator(settings.work / "runs"))  // also in runs that will not be continued
       if (entry.is_directory()) remove_partials(entry.path(), 0);

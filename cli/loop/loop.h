@@ -16,7 +16,7 @@ namespace specdec::cli {
 struct LoopSettings {
   std::filesystem::path file;
   std::string target;             // a MODEL argument
-  std::vector<std::string> logs;  // files, directories or globs, relative to the file
+  std::vector<std::string> logs;  // files, directories or globs, relative to the directory of LOOP.toml
   std::filesystem::path work, store;
   std::string channel = "production", draft = "prune:1";
   std::string regenerate = "auto";  // auto | always | never

@@ -19,7 +19,8 @@ HEAD = '# Written by cli/python/generate.py. Changes belong into the program: it
 SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 # A dataclass member with one of these names would hide the type of that name from the members after it.
 TYPES = ("bool", "dict", "float", "int", "list", "str")
-# Flags of the program itself that every function takes. Its other flags are useless here; --json is always given.
+# Flags of the program itself that every function takes. The program's other flags are useless here; --json is always
+# given.
 COMMON = ("config", "quiet", "verbose", "log_format")
 
 

@@ -97,8 +97,9 @@ bool may_be_content(const std::string& key, const Json& value) {
                       [&](std::string_view end) { return lower.ends_with(end); });
 }
 
-// Returns the key that contains the longest of `words`, the shortest key if several do; "" if none does. A key that
-// contains a longer one of `other_words` does not count.
+// Returns the key that contains the longest of `words`; if several keys contain it, the shortest of these keys; "" if
+// no key contains any. A key is skipped if it contains an element of `other_words` that is longer than its element of
+// `words`.
 std::string best_key(const Json& row, std::span<const std::string_view> words,
                      std::span<const std::string_view> other_words) {
   std::string best;

@@ -27,8 +27,8 @@ struct FieldMap {
 FieldMap parse_field_map(const std::string& text);
 
 // Returns what to tell the user about a row that no format recognises: the names of its keys (at most 16, no values,
-// and no keys that look like text) and the --map that would read it. Where no key with a string looks like the prompt
-// or the answer, the suggested map says FIELD.
+// and no keys that look like text) and the --map that would read the row. If no key with a string value looks like the
+// prompt or the answer, the suggested map has the placeholder FIELD in its place.
 std::string describe_unknown_row(const Json& row);
 
 }  // namespace specdec::data

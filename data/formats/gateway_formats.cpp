@@ -126,8 +126,8 @@ void parse_portkey(const Json& row, const RowOptions& options, std::vector<Parse
   if (!answered) refuse("no_answer", "response");
   Json request = unpacked(*asked), response = unpacked(*answered);
   require_status(find(response, "status"), "response");
-  // Portkey's log object has the bodies inside request and response; in its export, request and response are the
-  // bodies.
+  // In Portkey's log object, request and response are objects that contain the bodies. In Portkey's export, request and
+  // response are the bodies themselves.
   if (const Json* body = find(request, "body")) request = unpacked(Json(*body));
   if (const Json* body = find(response, "body")) response = unpacked(Json(*body));
   ParsedRecord parsed;

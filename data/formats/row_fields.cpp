@@ -64,7 +64,8 @@ std::string tool_list(nlohmann::ordered_json list, const std::string& where) {
   return list.empty() ? "" : list.dump();
 }
 
-// Refuses a list of more than 1 MiB. It may be longer than in the log, because numbers are formatted again.
+// Refuses a list of more than 1 MiB. The list may be longer than it was in the log, because its numbers are formatted
+// again.
 std::string bounded(std::string list, const std::string& where) {
   if (list.size() > kMaxOrderedBytes) refuse(kToolCalls, where + ": of more than 1 MiB");
   return list;
@@ -282,8 +283,8 @@ std::string read_finish_reason(const Json& object) {
     stop = find(*reason, "matched");
     reason = find(*reason, "type");
   }
-  // After a stop string, engines say "stop" too, and give the stop string beside it. A token id there means that the
-  // model ended the answer itself.
+  // If a stop string ended the answer, engines also say "stop" and give the stop string in another field. If that field
+  // holds a token id, the model ended the answer itself.
   if (reason && *reason == "stop" && stop && stop->is_string()) return "stop_string";
   if (!reason) reason = stop;  // Anthropic has only stop_reason
   const Json* output = find(object, "output");

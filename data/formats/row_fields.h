@@ -49,10 +49,12 @@ std::string string_field(const Json& row, const char* key);
 Json unpacked(const Json& value);
 
 // Reads {role, content: string | [{type: "text", text}] } or ShareGPT's {from, value}; roles may have other names
-// (human, gpt, …). Of an assistant's message it also keeps tool_calls in OpenAI's shape, with their arguments as JSON
-// if they are valid JSON; the thought (reasoning_content, reasoning or thinking); and whether the log says that it must
-// not be learnt (weight: 0, trainable: false). Refuses bad_field (also if a message other than the assistant's has no
-// content), unsupported_content (images, …), unsupported_tool_calls (other shapes).
+// (human, gpt, …). Of an assistant's message it also reads:
+// * tool_calls in OpenAI's shape, with their arguments as JSON if they are valid JSON;
+// * the thought (reasoning_content, reasoning or thinking);
+// * whether the log excludes the message from training (weight: 0, trainable: false).
+// Refuses bad_field (also if a message has no content and is not the assistant's), unsupported_content (images, …),
+// unsupported_tool_calls (other shapes).
 ChatMessage read_message(const Json& message, const std::string& where);
 void append_messages(const Json& list, const std::string& where, std::vector<ChatMessage>& out);
 // Reads content that is a string or an array of parts. Null gives "".
@@ -86,7 +88,7 @@ void read_request(const Json& request, TrafficRecord& record);
 // Copies the sampling options into `record`. Adds the tools and the template's variables to a request without them.
 void read_parameters(const Json* packed, Json& request, TrafficRecord& record);
 // Reads the request and the answer of an exchange into `record`. A missing model name is taken from the answer, else
-// from the request; a missing time from the answer; missing sampling options from the request.
+// from the request. A missing time is taken from the answer. Missing sampling options are taken from the request.
 void read_exchange(const Json& request, const Json& answer, TrafficRecord& record);
 
 // Drops the messages of a chat after its last assistant message. Refuses no_answer if there is none.

@@ -70,7 +70,7 @@ bool copy_value(const simdjson::dom::element& from, Json& to) {
 Json parse_row_json(std::string_view text) {
   if (text.size() <= kFastRowBytes) {
     thread_local simdjson::dom::parser parser;
-    // the maximum depth stays the same when the buffers grow
+    // allocate() also sets the maximum depth, which stays the same when the buffers grow.
     thread_local const auto ready = parser.allocate(4096, kMaxRowDepth);
     simdjson::dom::element root;
     Json value;

@@ -12,8 +12,8 @@ namespace {
 
 constexpr size_t kMaxTagBytes = 128;
 
-// The placeholders that LiteLLM logs instead of content: if logging of messages is turned off, and for a request
-// without messages.
+// The placeholders that LiteLLM logs instead of content: the first when logging of messages is turned off, the second
+// for a request without messages.
 constexpr std::string_view kPlaceholders[] = {"redacted-by-litellm", "default-message-value"};
 
 // Refuses a record in which a gateway has replaced a text by a placeholder. Other tools may re-export a gateway's
@@ -296,7 +296,7 @@ void append_record(ParsedRecord&& parsed, const Json& row, const Json* inner, co
   };
   if (std::string domain = tag(options.domain_field.empty() ? "domain" : options.domain_field); !domain.empty())
     parsed.record.domain = std::move(domain);
-  // Made one line, because reports and terminals show it.
+  // The domain is made one line, because reports and terminals show it.
   parsed.record.domain = one_line(std::move(parsed.record.domain));
   if (!options.tenant_field.empty()) parsed.tenant = tag(options.tenant_field);
   if (parsed.record.domain.size() > kMaxTagBytes)

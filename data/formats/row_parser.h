@@ -60,10 +60,13 @@ struct ParsedLine {
 
 // Parses one JSON object. The format is recognised for each row, so a file may mix formats. In every format, a row with
 // opt_out: true is refused. A chat ends at its last assistant message. A record's id is "" if the log has none. Reasons
-// for a refusal: invalid_utf8, invalid_json, not_an_object, unknown_format (its detail is describe_unknown_row()),
-// bad_field, empty, no_answer, unsupported_content, unsupported_tool_calls, replaced_content (a gateway logged a
-// placeholder), opted_out, failed_request (the log says that the request failed), other_event (the row is not a model's
-// answer).
+// for a refusal:
+// * invalid_utf8, invalid_json, not_an_object, bad_field, empty, no_answer, unsupported_content, unsupported_tool_calls
+// * unknown_format: the detail is describe_unknown_row()
+// * replaced_content: a gateway logged a placeholder
+// * opted_out: the row has opt_out: true
+// * failed_request: the log says that the request failed
+// * other_event: the row is not a model's answer
 ParsedLine parse_line(std::string_view json, const RowOptions& options);
 
 // Parses the request row and the response row of one custom_id, after parse_line has returned a BatchHalf for each.
@@ -77,8 +80,8 @@ void each_text(const TrafficRecord& record, const std::function<void(const std::
 // Returns the number of Unicode characters of the content.
 int64_t content_characters(const TrafficRecord& record);
 
-// Reads the metadata beside the content (id, conversation, time, …) under their usual names. For rows that are not from
-// a gateway.
+// Reads the metadata beside the content (id, conversation, time, …) under their usual names. Used for rows that were
+// not logged by a gateway.
 ParsedRecord read_metadata(const Json& row);
 
 // Checks the record, sets the domain tag (--domain-field) and the tenant (--tenant-field), and appends the record to

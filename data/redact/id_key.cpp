@@ -101,8 +101,8 @@ bool HeldSalt::hold() {
   return !locked_ || is_at(file_, fd_);
 }
 
-// Returns whether the run that made the file has given it up. That run clears its owner's write permission as a mark,
-// so that the last run that holds the file may remove it.
+// Returns whether the run that made the file has called give_up(). That run marks the file by clearing its owner's
+// write permission; the last run that holds a marked file may then remove it.
 bool HeldSalt::is_given_up() const {
   struct stat info{};
   return ::fstat(fd_, &info) == 0 && (info.st_mode & S_IWUSR) == 0;

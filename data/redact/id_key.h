@@ -34,9 +34,9 @@ class HeldSalt {
   HeldSalt& operator=(const HeldSalt&) = delete;
 
   const IdKey& key() const { return key_; }
-  // For a run that wrote nothing with the secret: removes the file if it was made for this run. If another run still
-  // holds the file, it stays, and the last run that gives it up may remove it. Call give_up() last, because this object
-  // does not hold the file afterwards.
+  // For a run that wrote nothing with the secret. Removes the file if this run made it and no other run holds it. If
+  // another run still holds it, the file is marked, and the last run that calls give_up() removes it. Call give_up()
+  // last, because this object does not hold the file afterwards.
   void give_up();
   // For a run that wrote something with the secret: nobody may remove the file any more.
   void keep();

@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kUnchanged = -1, kRemoved = -2;
 
-// The digits zero beyond ASCII, ascending (Unicode 15, general category Nd; only digits that are in use today).
+// Code points of the digit zero in scripts other than ASCII, ascending (Unicode 15, general category Nd; only digits
+// that are in use today).
 constexpr char32_t kZeros[] = {0x0660, 0x06F0, 0x07C0, 0x0966,  0x09E6,  0x0A66,  0x0AE6,  0x0B66,
                                0x0BE6, 0x0C66, 0x0CE6, 0x0D66,  0x0DE6,  0x0E50,  0x0ED0,  0x0F20,
                                0x1040, 0x17E0, 0x1810, 0x1D7CE, 0x1D7D8, 0x1D7E2, 0x1D7EC, 0x1D7F6};

@@ -138,7 +138,8 @@ size_t end_of_body(std::string_view text, size_t i) {
       i = stop + line;
       continue;
     }
-    // The last base64 line may be short. If a space follows, it is a word of the next sentence and not part of the key.
+    // The last base64 line may be short. But a short word that is followed by a space belongs to the next sentence and
+    // not to the key.
     const bool alone = stop == text.size() || skip_blanks(text, stop) > stop;
     const bool whole = stop < text.size() && text[stop] == ' ' ? false : alone;
     return end && stop > begin && whole ? stop : end;

@@ -54,7 +54,7 @@ Kind kind_of(char c) {
 
 size_t letter(char c) { return static_cast<size_t>((c | 0x20) - 'a'); }
 
-// Models random strings over an alphabet: bits per character of each Kind, and whether the letters end with F.
+// Models random strings over an alphabet: bits per character of each Kind, and whether A to F are the only letters.
 struct Alphabet {
   std::array<double, 4> bits;
   bool hexadecimal;

@@ -27,7 +27,7 @@ struct Answer {
   std::vector<uint8_t> loss_mask = {};
   int64_t prompt_tokens = 0;
   std::string rejected = {};  // why the row has no answer; "" = it has one. If set, `tokens` is empty
-  std::string ended = {};     // why the row ends before its last answer; "" = it is complete
+  std::string ended = {};     // why the row ends before its last answer; "" = the row is complete
   int64_t turns = 0;          // number of new answers
   std::vector<TurnCalls> calls = {};
   std::optional<AnswerProblem> problem = {};  // the endpoint's error that led to `rejected` or `ended`
@@ -36,9 +36,9 @@ struct Answer {
 // A JSONL file: a header with the settings, then one line per answer. Not thread-safe.
 class AnswerLog {
  public:
-  // Creates the file. With `resume` it may exist already: its answers are then read, and a torn last line is dropped.
-  // Throws Error(kUsage) if the file exists and `resume` is false, or if its header differs from `settings` (the
-  // message names the settings that differ); Error(kData) if the file is damaged; Error(kIo).
+  // Creates the file. With `resume` the file may exist already: its answers are then read, and an incomplete last line
+  // is dropped. Throws Error(kUsage) if the file exists and `resume` is false, or if its header differs from `settings`
+  // (the message names the settings that differ); Error(kData) if the file is damaged; Error(kIo).
   AnswerLog(std::filesystem::path file, const Json& settings, bool resume);
   ~AnswerLog();
   AnswerLog(const AnswerLog&) = delete;

@@ -25,7 +25,7 @@ namespace specdec::data {
 
 namespace {
 
-constexpr int kFirstAttempts = 6;  // 15.5 s of waiting between the attempts
+constexpr int kFirstAttempts = 6;  // the waits between them sum to 15.5 s
 constexpr double kProbeSeconds = 10;
 constexpr size_t kMostWithoutAnswer = 8;  // if this many conversations in a row fail, the run ends
 
@@ -189,7 +189,8 @@ class Regenerate {
     changed_.notify_one();
   }
 
-  // Returns whether the endpoint answers HTTP requests at all. If so, its failure concerns only a single row.
+  // Returns whether the endpoint answers HTTP requests at all. If it does, a failed request is a problem of its row and
+  // not of the endpoint.
   bool is_up() const {
     ClientOptions options = client_options();
     options.request_timeout_s = kProbeSeconds;
@@ -198,8 +199,8 @@ class Regenerate {
     return client.probe(base.substr(base.find('/', base.find("//") + 2)) + "/models").status != 0;
   }
 
-  // Stores an answer, or the refusal of a row. A refusal before the first answer may be due to the settings, so it is
-  // set aside.
+  // Stores an answer, or the refusal of a row. Before the first answer, a refusal may be caused by the settings rather
+  // than by the row, so the refusal is set aside and not stored yet.
   void take(const Answer& answer) {
     problem_.clear();
     if (!answer.rejected.empty() && answer.problem && answers_ == 0)
@@ -219,8 +220,8 @@ class Regenerate {
     changed_.notify_one();
   }
 
-  // Collects rows that got no answer until a later row gets one, which shows that the rows themselves were the cause.
-  // Throws `error` if there are kMostWithoutAnswer of them.
+  // Collects rows that got no answer. They are stored as rejected when a later row gets an answer, because that shows
+  // that these rows, and not the endpoint, were the cause. Throws `error` when kMostWithoutAnswer rows are collected.
   void set_aside(Answer answer, const Error& error) {
     problem_ = answer.problem->message;
     aside_.push_back(std::move(answer));

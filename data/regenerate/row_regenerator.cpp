@@ -50,9 +50,9 @@ Answer RowRegenerator::answer(OpenAiClient& client, const TokenRow& row) const {
   return std::move(out);
 }
 
-// Returns the maximum number of tokens of the answer. Without --max-tokens the last answer may be as long as the
-// recorded one. An earlier answer may be longer, so that the model can end it, because the conversation continues after
-// it.
+// Returns the maximum number of tokens of the answer. Without --max-tokens, the last answer may be as long as the
+// recorded one. An earlier answer may be longer than the recorded one, because the model must end it before the
+// conversation can continue.
 int64_t RowRegenerator::room(const Work& work) const {
   const int64_t recorded = work.now().end - work.now().begin;
   int64_t room = options_.max_tokens > 0 ? options_.max_tokens : work.is_last() ? recorded : 2 * recorded + 64;
@@ -103,7 +103,8 @@ bool RowRegenerator::ask(OpenAiClient& client, Work& work) const {
   return true;
 }
 
-// Appends the recorded tokens between this answer and the next one. Returns false if the row ends here.
+// Appends the recorded tokens between this answer and the next one. Returns false if the row must end after this
+// answer.
 bool RowRegenerator::go_on(Work& work) const {
   Answer& out = work.out;
   const auto end = [&](const char* reason) {
@@ -173,7 +174,8 @@ int32_t RowRegenerator::closing_token(const Work& work) const {
 }
 
 // Appends the tokens of `choice`, cut to the max_length of the data, and sets prompt_tokens. Throws if the endpoint
-// returned more token ids than max_tokens; text may give more tokens here than at the endpoint.
+// returned more token ids than max_tokens. An answer returned as text may have more tokens, because it is tokenised
+// here.
 void RowRegenerator::append(const Json& choice, int64_t max_tokens, const std::string& where, Work& work) const {
   Answer& out = work.out;
   out.prompt_tokens = static_cast<int64_t>(out.tokens.size());

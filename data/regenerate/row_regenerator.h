@@ -30,13 +30,15 @@ class RowRegenerator {
                  const RowTokeniser* tokeniser)
       : options_(options), model_(model), index_(index), tokeniser_(tokeniser) {}
 
-  // Returns the row with new answers; what lies between the answers stays. The row ends before its last answer, and
-  // Answer::ended says why, if the endpoint refuses the longer prompt (http_400, http_413, http_422), no room is left
-  // for an answer (no_room), an answer is empty (empty_answer), an answer was cut and the row does not show how turns
-  // end (length), or an answer does not call the functions whose recorded results come next (tool_calls). If this
-  // happens at the first answer, the row is rejected for that reason. Throws NoAnswer; Error(kUsage) for status 401,
-  // 403 and 404; Error(kData) if the endpoint returns no token ids and there is no tokeniser; Error(kNetwork) when a
-  // signal stops the run.
+  // Returns the row with new answers; what lies between the answers stays. The row ends before its last answer, for the
+  // reason in Answer::ended, if
+  // * the endpoint refuses the longer prompt (http_400, http_413, http_422),
+  // * no room is left for an answer (no_room), or an answer is empty (empty_answer),
+  // * an answer was cut and the row does not show how turns end (length),
+  // * an answer does not call the functions whose recorded results come next (tool_calls).
+  // If this happens at the first answer, the row is rejected for that reason. Throws NoAnswer; Error(kUsage) for status
+  // 401, 403 and 404; Error(kData) if the endpoint returns no token ids and there is no tokeniser; Error(kNetwork), the
+  // kind that means "try again", when a signal stops the run.
   Answer answer(OpenAiClient& client, const TokenRow& row) const;
 
  private:

@@ -33,8 +33,8 @@ int64_t open_brackets(std::string_view line) {
   return depth;
 }
 
-// Returns whether `line` and `rest` are one object printed over several lines. Returns false if `line` is a truncated
-// record and `rest` begins with the next record.
+// Returns whether an object that begins in `line` goes on in `rest`, so that it is printed over several lines. Returns
+// false if `line` is a truncated record and `rest` begins with the next record.
 bool goes_on(std::string_view line, std::string_view rest) {
   if (!line.starts_with('{') || rest.empty() || open_brackets(line) <= 0) return false;
   const std::string_view inside = trimmed(line.substr(1));
@@ -114,7 +114,8 @@ bool RecordReader::next_delimited(RawRecord& record) {
       record.number = ++number_;
       return true;
     }
-    // A delimiter may begin in the last bytes of the block, so keep those; drop the rest of a record that is too long.
+    // Keeps the last bytes of the block, because a delimiter may begin in them. Drops all other bytes of a record that
+    // is too long.
     const size_t keep = std::min(buffer_.size() - position_, delimiter_.empty() ? 0 : delimiter_.size() - 1);
     if (buffer_.size() - position_ > max_record_bytes_ + keep) {
       record.too_long = true;

@@ -71,10 +71,10 @@ class RecordReader {
   enum class ArrayState { kStart, kInside, kEnd, kNone } array_ = ArrayState::kStart;
 };
 
-// Guesses what a source holds. The names .jsonl and .ndjson (also with .gz or .zst) mean lines. Otherwise the first 100
-// lines of `head` decide. They are values if they begin with '[' and an object, or with an object that continues on the
-// next line. They are lines if most non-blank lines begin like an object, or if the name ends in .json. Anything else
-// is documents.
+// Guesses the kind of records in a source. The names .jsonl and .ndjson (also with .gz or .zst) mean lines. Otherwise
+// the first 100 lines of `head` decide. The source holds values if it begins with '[' and an object, or with an object
+// that continues on the next line. It holds lines if most non-blank lines begin like an object, or if the name ends in
+// .json. Anything else is documents.
 Container guess_container(const std::string& name, std::string_view head, size_t max_record_bytes);
 
 }  // namespace specdec::data

@@ -13,7 +13,8 @@ const NAMED: [&str; 5] = ["properties", "patternProperties", "dependentSchemas",
 /// Integers up to this size are exact in a double, the type in which llguidance keeps numbers.
 const EXACT: i128 = 1 << 53;
 
-/// Makes the bounds of `schema` and of all schemas inside it sound, or refuses them.
+/// Rewrites the bounds of `schema` and of all schemas inside it, so that llguidance accepts no number that the schema
+/// excludes. Refuses bounds for which this is impossible.
 pub fn make_sound(schema: &mut Value) -> Result<(), Failure> {
     match schema {
         Value::Array(items) => items.iter_mut().try_for_each(make_sound),
@@ -79,8 +80,8 @@ fn is_exact(number: &Number) -> bool {
     integer(number).is_none_or(|n| n.abs() <= EXACT || n as f64 as i128 == n)
 }
 
-/// Returns the double to use for a bound: the nearest one that allows no number beyond the bound. The nearest double of
-/// all, which llguidance would use, may allow more.
+/// Returns the double that stands for a bound: the nearest double that allows no number beyond the bound. llguidance
+/// itself would use the nearest of all doubles, which may allow numbers beyond the bound.
 fn held(number: &Number, up: bool) -> Result<f64, Failure> {
     let nearest = number.as_f64().unwrap_or(f64::NAN);
     let Some(exact) = integer(number).filter(|_| !is_exact(number)) else { return Ok(nearest) };
@@ -97,9 +98,9 @@ fn held(number: &Number, up: bool) -> Result<f64, Failure> {
     Ok(inner)
 }
 
-/// Returns a bound moved slightly inwards, so that it excludes the integer `bound` and almost no other number. This is
-/// needed because llguidance accepts an excluded integer if the other bound is less than 1 away. Returns None where
-/// doubles are too sparse.
+/// Returns a bound moved slightly inwards, so that it excludes the integer `bound` and almost no other number.
+/// llguidance handles an exclusive bound wrongly: it accepts the excluded integer if the other bound is less than 1
+/// away. Returns None where doubles are too sparse.
 fn beside(bound: f64, up: bool) -> Option<f64> {
     let step = bound.abs().max(1.0) / (1u64 << 50) as f64;
     (step < 0.5).then_some(if up { bound + step } else { bound - step })

@@ -21,7 +21,8 @@ pub fn longest_chain(schema: &Value) -> usize {
 pub fn applies_itself(schema: &Value) -> bool {
     let edges =
         edges(schema, |node| node.get("allOf").into_iter().flat_map(parts).chain(referred(schema, node)).collect());
-    // Repeatedly removes nodes that no remaining node refers to. Only nodes in or behind a cycle are left.
+    // Repeatedly removes nodes that no remaining node refers to. This leaves only the nodes of cycles and the nodes
+    // that can be reached from a cycle.
     let mut referring = vec![0; edges.len()];
     edges.iter().flatten().for_each(|&to| referring[to] += 1);
     let mut free: Vec<usize> = (0..edges.len()).filter(|&node| referring[node] == 0).collect();

@@ -23,7 +23,7 @@ const RECURSION: usize = 100;
 const MAX_EXCERPT: usize = 80;
 const NAME: &str = "chat_template";
 /// Names of an internal block (WHOLE) and two internal filters. A template cannot contain such names, so they never
-/// clash with its own.
+/// clash with names of the template.
 const WHOLE: &str = "the whole";
 const PERCENT: &str = "%";
 const TILDE: &str = "~";
@@ -89,7 +89,7 @@ impl ChatTemplate {
             text.split(|c: char| !is_word(c)).filter(|w| !w.is_empty()).count()
         });
         environment.add_filter("indent", indent);
-        // minijinja treats none as an empty list; templates test `tools is iterable` before they take the length.
+        // minijinja counts the value none as iterable. Templates test `tools is iterable` before they take the length.
         environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
         environment.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))

@@ -2,8 +2,9 @@
 """draw_comments.py --seed N [--count 100] [FOLDER…]: draws comments at random from the C++, CUDA, Rust, Python and
 CMake sources, so that somebody who has not seen them can say which need a second reading.
 
-Each is printed with its place, as a whole block, and with the code that follows it (or, beside code, its own line). A
-block is drawn with the same chance however long it is. Docstrings of Python are comments, too."""
+Each comment is printed as a whole block, with its place and the lines of code that follow it. A comment beside code is
+printed with its own line of code. A block is drawn with the same chance however long it is. Docstrings of Python are
+comments, too."""
 
 import argparse
 import random
@@ -37,7 +38,8 @@ def opens_docstring(lines, at):
 
 
 def says_something(text):
-    """Returns whether a comment is more than a mark for a tool, a line for the eye or a letter of a table."""
+    """Returns whether a comment is more than an instruction to a tool, a separator line or a single letter in a
+    table."""
     return re.search(r"[A-Za-z]{2}", text) and not re.match(r"(#|//)\s*(noqa|NOLINT|type:|fmt:)", text)
 
 

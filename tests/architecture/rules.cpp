@@ -171,7 +171,8 @@ const std::vector<Room> kRooms = {
 // (a header and its source are one unit), and includes between folders make no circle.
 const std::vector<std::string> kStages = {"data/", "distill/", "engine/", "deploy/serve/", "monitor/"};
 constexpr size_t kMaxUnits = 20;
-// Returns whether an entry names files of engine/parallel; its half without LibTorch is too small for a folder.
+// Returns whether an entry names files of engine/parallel, whose half without LibTorch is too small for a folder of its
+// own.
 bool is_half(const std::string& entry) { return entry.rfind("engine/parallel/", 0) == 0; }
 const std::set<std::string> kTopFolders = {"base", "cli",    "cmake",   "data", "deploy", "dist",  "distill",
                                            "docs", "engine", "monitor", "net",  "rust",   "tests", "text"};
@@ -333,7 +334,8 @@ class Checker {
         add(folder, 0, std::to_string(names.size()) + " units, the limit is " + std::to_string(kMaxUnits));
   }
 
-  // Reports one include of each circle of folders, for the includes in the tree that the table allows.
+  // Reports one include of each circle of folders. Includes that the table forbids are reported elsewhere and do not
+  // count here.
   void check_circles(const std::string& stage) {
     std::map<std::string, std::map<std::string, std::pair<std::string, int>>> arrows;  // folder → folder: one include
     for (const auto& [file, source] : tree_)
@@ -434,8 +436,8 @@ class Checker {
       if (source.columns[i] > kMaxColumns)
         add(file, static_cast<int>(i) + 1,
             "line of " + std::to_string(source.columns[i]) + " columns, the limit is " + std::to_string(kMaxColumns));
-    // The end of a function or a class member is a brace at its own indentation. Its first line is the last line before
-    // that brace with the same indentation.
+    // A function or a class member ends at a brace with its own indentation. It begins at the last line before that
+    // brace that has the same indentation.
     static const std::regex kNoFunction(
         R"(^\s*(namespace|struct|class|enum|union|extern|using|#|public:|private:|protected:|\}|\)))");
     for (const int indent : {0, 2}) {

@@ -48,7 +48,7 @@ TEST(ConfinedChild, IsKilledWithItsOwner) {
   EXPECT_EQ(raise(0), 0);  // reached only if the destructor kills the child instead of waiting for it
 }
 
-// A terminal sends Ctrl-C to all of its processes. The child ignores it, so that its owner decides.
+// A terminal sends Ctrl-C to parent and child alike. The child must ignore it, so that its owner decides when it ends.
 TEST(ConfinedChild, LeavesSignalsOfTheTerminalToItsOwner) {
   ConfinedChild child({}, [](int pipe) {
     raise(SIGINT);

@@ -80,7 +80,8 @@ TEST_F(HubCache, WhatAModelIsCalled) {
   EXPECT_EQ(model_name("/x/snapshots/" + kOne), kOne);
 }
 
-// A directory named "target" says nothing about the model, so the model gets the name in its config, if that says more.
+// A directory named "target" says nothing about the model, so the model gets the name in its config.json, unless that
+// name says nothing either.
 TEST_F(HubCache, APlaceholderIsNoName) {
   const fs::path target = repository / "target";
   const auto named = [&](const std::string& config) {

@@ -1,5 +1,5 @@
-// A clock for tests. A test sets `now` (seconds), or sets `step`, which every call of seconds() adds first. At now = 0
-// the wall clock (unix_seconds()) returns 1700000000 s.
+// A clock for tests. A test sets `now` (seconds), or `step`: every call of seconds() first adds `step` to `now`. At now
+// = 0 the wall clock (unix_seconds()) returns 1700000000 s.
 #pragma once
 
 #include "base/clock.h"

@@ -43,8 +43,8 @@ TEST(StopDeadline, TheSameRequestTwiceIsOneAndALaterOneEndsAtOnce) {
   EXPECT_EQ(ended(SIGINT, 101.5), 128 + SIGINT) << "a second Ctrl-C";
   EXPECT_EQ(in_child(nullptr, "",
                      [] {
-                       stop_by_signal(SIGINT, 100);   // Ctrl-C reaches the whole group,
-                       stop_by_signal(SIGTERM, 105);  // then the busy parent passes the stop on
+                       stop_by_signal(SIGINT, 100);   // Ctrl-C reaches every process of the group
+                       stop_by_signal(SIGTERM, 105);  // the busy parent passes the stop on later
                        ::_exit(40);
                      }),
             40);

@@ -150,7 +150,7 @@ TEST(UnknownRow, AMapIsSuggestedFromKeysThatLookLikePromptAndAnswer) {
       {R"({"question":"SECRET","reply":"SECRET"})", "prompt=question,answer=reply"},
       {R"({"prompt":"SECRET","answer":"SECRET"})", "prompt=prompt,answer=answer"},
       {R"({"userInput":"SECRET","modelOutput":"SECRET"})", "prompt=userInput,answer=modelOutput"},
-      // The key with the longest word is suggested; among several, the shortest key.
+      // The suggested key is the one that contains the longest known word; if several keys do, the shortest of them.
       {R"({"user":"SECRET","user_question":"SECRET","ANSWER":"SECRET"})", "prompt=user_question,answer=ANSWER"},
       {R"({"user":"SECRET","question":"SECRET","answer":"SECRET"})", "prompt=question,answer=answer"},
       {R"({"user_text":"SECRET","my_question":"SECRET","target_x":"SECRET","response_x":"SECRET"})",

@@ -68,7 +68,7 @@ TEST(NearDuplicates, EstimateAgreesWithTheExactSimilarity) {
     sum_variance += deviation * deviation;
   }
   EXPECT_LE(std::abs(sum_error), 4 * std::sqrt(sum_variance));  // the estimate is unbiased
-  EXPECT_NEAR(sum_square / sum_variance, 1, 0.35);              // with the variance of 128 independent permutations
+  EXPECT_NEAR(sum_square / sum_variance, 1, 0.35);              // the variance is that of 128 independent permutations
 }
 
 TEST(NearDuplicates, DropsWhatIsNearAndNothingElse) {

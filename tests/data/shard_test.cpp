@@ -160,7 +160,8 @@ TEST(Shards, EveryDamageIsFound) {
     expect_refused(name + " with one bit flipped");
     std::ofstream(entry.path()) << bytes;
   }
-  // Edits the index and corrects its digests, so that only the content is wrong. Reading it must fail.
+  // Edits the index and corrects its digests, so that only the content is wrong. Reading the edited directory must
+  // fail.
   const auto forge = [&](const std::string& what, const std::function<void(Json&)>& edit) {
     restore();
     Json index = read_json(out / "index.json");

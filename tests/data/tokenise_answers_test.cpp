@@ -66,7 +66,7 @@ TEST_F(TokeniseAnswers, TokenIdsOfAChatsAnswerAreLearnt) {
   EXPECT_EQ(learnt_text(t.tokenizer(), made), "<think>\nhm</think>b<s>");
   EXPECT_EQ(prompt_of(t.tokenizer(), made), prompt);
   EXPECT_EQ(std::vector<int32_t>(made.tokens.begin() + made.prompt_tokens, made.tokens.end()), r.token_ids);
-  // Here the prompt contains the beginning of the answer, which the model did not write, so that is not learnt.
+  // Here the prompt contains the beginning of the answer. The model did not write that beginning, so it is not learnt.
   r.token_ids = ids_of("hm</think>b");
   const TokenRow begun = row(t, r);
   EXPECT_EQ(learnt_text(t.tokenizer(), begun), "hm</think>b");
@@ -207,7 +207,8 @@ TEST_F(TokeniseAnswers, OfTheFamilyOfQwen3) {
   for (const std::string& content : {whole, close}) EXPECT_EQ(learnt(content, "stop"), content + "<|im_end|>");
 }
 
-// If the answer was cut within a call, the log does not show the unfinished call: the template closes it.
+// If the answer was cut within a call, its calls are not learnt: the rendering closes the call, so it does not show how
+// much of it the model wrote.
 TEST_F(TokeniseAnswers, CallsOfACutAnswerAreNotLearnt) {
   const std::string half = R"([{"function":{"name":"f","arguments":"{\"city\": \"Par"}}])";
   const RowTokeniser t = with(kThinking);

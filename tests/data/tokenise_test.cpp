@@ -91,7 +91,7 @@ TEST_F(Tokenise, ToolCallsOfATemplateWithALastTurnOfItsOwn) {
   const TrafficRecord with_text = chat({{"user", "u"}, {"assistant", "so", one}, {"tool", "r"}, {"assistant", "a"}});
   EXPECT_EQ(unlearnt(r, with_text), 1);
   EXPECT_EQ(learnt_text(r.tokenizer(), row(r, with_text)), "a<|im_end|>");
-  // If a template raises an error for a turn without its calls, it reads the calls, so the row is accepted.
+  // A template that raises an error for a turn without its calls does read the calls, so the row is accepted.
   const RowTokeniser strict = with(chat_template("{{ '<call>' + c.function.name }}") +
                                    "{% for m in messages %}{% if m.role == 'assistant' and not m.content and not "
                                    "m.tool_calls %}{{ raise_exception('empty') }}{% endif %}{% endfor %}");
@@ -132,8 +132,8 @@ TEST_F(Tokenise, TurnsThatAreShownAndNotLearnt) {
 }
 
 TEST_F(Tokenise, EosThatClosesAConversationIsNotTheModels) {
-  // As Phi-3's template: EOS at the end unless an answer is requested. EOS and the text after a turn both begin with
-  // "<|".
+  // Like Phi-3's template, this one writes EOS at the end unless an answer is requested. EOS and the text after a turn
+  // both begin with "<|".
   const RowTokeniser t = with(
       "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
       "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% else %}{{ '<|im_end|>' }}{% endif %}");

@@ -105,8 +105,8 @@ TEST(PublishedTemplates, AreRenderedAsTransformersDoes) {
   Json golden = read_json(file);
   for (const char* cases : {"cases", "tool_cases"})
     std::erase_if(golden[cases].get_ref<Json::array_t&>(), [](const Json& c) {
-      // transformers fails on these, but they are rendered here: loops over tools that are none, and a generator as
-      // JSON.
+      // Two things are errors in transformers and are rendered here: a loop over tools when there are none, and a
+      // generator that is written as JSON.
       const std::string error = c.value("error", "");
       if (error.ends_with("is not iterable") || error.ends_with("generator is not JSON serializable")) return true;
       // This template adds strings to texts marked as safe, which Jinja then escapes for HTML.

@@ -151,7 +151,8 @@ TEST(Families, EveryPartOfEveryPipelineIsReached) {
     for (const std::string part : {"normalizer", "pre_tokenizer", "decoder", "post_processor"}) {
       const bool adds_nothing =
           part == "post_processor" && family["encodings"][0].value("before", Json::array()).empty();
-      // Gemma's pre-tokenizer splits at spaces, but its normalizer replaces all spaces, so it has no effect.
+      // Gemma's pre-tokenizer splits at spaces, but the normalizer has replaced all spaces before, so the pre-tokenizer
+      // has no effect.
       const bool splits_nothing = part == "pre_tokenizer" && name.starts_with("gemma");
       if (whole[part].is_null() || adds_nothing || splits_nothing) continue;
       Json changed = whole;

@@ -95,7 +95,7 @@ TEST(Grammar, TakesWholeTextsOfARegularExpression) {
   EXPECT_TRUE(taken("[α-ω]+", "λογ"));
 }
 
-// llguidance 1.9.1 accepts an excluded integer if the other bound is less than 1 away.
+// llguidance 1.9.1 accepts the integer of an exclusive bound if the other bound is less than 1 away.
 TEST(Grammar, AnExcludedBoundIsNeverTaken) {
   const auto taken = [](const std::string& bounds, const std::string& text) {
     return takes(bytes(), GrammarKind::kJsonSchema, R"({"type":"number",)" + bounds + "}", text);
@@ -234,7 +234,8 @@ TEST(Grammar, WhatCannotBeUsedIsAnErrorOfOneLine) {
   expect_error(ErrorKind::kModel, {"end-of-text"}, [] { Vocabulary(byte_tokenizer(), kVocab, {kVocab}); });
 }
 
-// A schema that applies itself to the same value has no meaning. A tree may refer to itself for its parts.
+// A schema that applies itself to the same value has no meaning and is refused. A schema that applies itself to a part
+// of the value, such as that of a tree, is allowed.
 TEST(Grammar, ASchemaThatAppliesItselfIsRefused) {
   for (const char* endless : {R"({"$ref":"#"})", R"({"allOf":[{"type":"object"},{"$ref":"#"}]})",
                               R"({"type":"object","properties":{"a":{"$ref":"#/$defs/a"}},

@@ -172,7 +172,8 @@ TEST(IncrementalDecoder, AByteRunWaitsForItsEnd) {
   EXPECT_TRUE(text.starts_with("\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD")) << text;
 }
 
-// If a model repeats broken bytes, the cost of a push must not grow: text is still returned, and the window is cut.
+// If a model repeats broken bytes, text is still returned, and the cost of a push does not grow, because the decoder
+// keeps only the last tokens.
 TEST(IncrementalDecoder, EndlessBrokenBytesStillStream) {
   SKIP_WITHOUT(gpt2());
   const Tokenizer& tokenizer = loaded(gpt2());
@@ -219,7 +220,7 @@ TEST(IncrementalDecoder, DecodersWithoutSettledPrefixesGiveEverythingAtTheEnd) {
 // Counts of context-continuation pairs, by how decode(context + continuation) relates to decode(context).
 struct Continued {
   int64_t whole = 0;  // decode(context + continuation) begins with decode(context)
-  int64_t cut = 0;    // it does not, as the context ends within a character or a run of byte tokens
+  int64_t cut = 0;    // otherwise: the context ends within a character or a run of byte tokens
 };
 
 bool is_byte_token(const std::string& token) { return token.size() == 6 && token.starts_with("<0x"); }
@@ -235,8 +236,8 @@ bool may_be_cut(const Tokenizer& tokenizer, const std::vector<int32_t>& context)
   return false;
 }
 
-// Checks that the text of `ids` after `context` is decode(context and ids) without its beginning decode(context). If it
-// does not begin so, their longest common beginning is removed instead.
+// Checks that the text of `ids` after `context` is decode(context and ids) without decode(context) at its beginning. If
+// decode(context and ids) does not begin with decode(context), the longest common prefix of both is removed instead.
 void expect_continues(const Tokenizer& tokenizer, const std::vector<int32_t>& context, const std::vector<int32_t>& ids,
                       Continued& seen) {
   std::vector<int32_t> both = context;
@@ -340,7 +341,7 @@ TEST(IncrementalDecoder, AContextIsContinuedByPublishedTokenizers) {
   for (const char* folder : {"tokenizers", "models"})
     for (const auto& entry : fs::recursive_directory_iterator(shared_data() / folder)) {
       const fs::path directory = entry.path().parent_path();
-      // Hugging Face's own library cannot read the merges of these two either.
+      // Hugging Face's own library cannot read the merges of llama2 and added-tokens either.
       if (directory.filename() == "llama2" || directory.filename() == "added-tokens") continue;
       if (entry.path().filename() == "tokenizer.json") check(directory);
     }

@@ -78,7 +78,8 @@ def _object(cls: type[Any], value: object, where: str, extra: dict[str, Any]) ->
 
 
 def decode(kind: Any, value: object, where: str, **extra: Any) -> Any:
-    """Returns `value` as `kind`. Unknown keys are left out. Raises UnexpectedOutput if something does not fit."""
+    """Returns `value` converted to the type `kind`. Unknown keys are left out. Raises UnexpectedOutput if `value` is of
+    another type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return value

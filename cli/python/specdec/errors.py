@@ -1,4 +1,4 @@
-"""Exceptions. A command that ends with a verdict returns a result; these are for commands that have none."""
+"""Exceptions for commands that fail. A command that ends with a verdict does not fail; it returns a result."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ GRACE_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class Flag:
-    """How a keyword argument is given to the program. `off` is the flag that says no, if there is one."""
+    """How a keyword argument is given to the program. `off` is the flag for the value False, such as "--no-NAME", if
+    the program has it."""
 
     name: str
     kind: str  # "positional", "flag" or "value"

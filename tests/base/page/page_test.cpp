@@ -85,7 +85,7 @@ TEST(ReportHtml, HostileTextNeverBecomesMarkup) {
       EXPECT_EQ(count(small, part), count(lower(calm), part)) << part << " from " << text;
     for (const char* part : {"<img", "<svg", "<a ", "<b>", "<i>", "onerror=alert(3)>"})
       EXPECT_EQ(count(small, part), count(lower(calm), part)) << part;
-    // Checks only the part before the JSON blocks, because inside them a quote ends nothing.
+    // Checks only the part before the JSON blocks. Inside the blocks, a quote cannot end an attribute.
     const size_t body_end = html.find("<script type=\"application/json\"");
     EXPECT_EQ(html.substr(0, body_end).find("' onmouseover='"), std::string::npos);
     EXPECT_NO_THROW(Json::parse(json_block(html, "charts"))) << text;
@@ -121,7 +121,7 @@ TEST(ReportHtml, ChartsCarryNumbersAndGaps) {
   EXPECT_EQ(html.find("empty"), std::string::npos);
 }
 
-// A chart draws only within its frame: points, ends of intervals, the rule and the rule's label.
+// A chart draws only within its frame: points, ends of intervals, the horizontal line (Chart::rule) and its label.
 TEST(ReportHtml, NothingLeavesTheFrameOfItsChart) {
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   const auto frame = [](const Chart& chart) {
