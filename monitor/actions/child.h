@@ -1,5 +1,5 @@
-// Runs a command as a child process that survives if the monitor is killed. The child holds the monitor's lock until it
-// exits, and its exit code is written to a file that the next check reads. So no command runs twice.
+// Runs a command as a child process that continues if the monitor is killed. The child holds the monitor's lock until
+// it exits, and its exit code is written to a file, which the next check reads. So no command runs twice.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// The user's options for a check: the package and target, the sources, and what the loop may do by itself.
+// The user's options for a check: the package and target, the sources, and what the loop may do without being asked.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +17,7 @@ struct CheckOptions {
   Secret api_key;                  // sent to the URLs among the sources; "" = no key
   // The target that is served now: a MODEL or the URL of an OpenAI-compatible endpoint; "" = the package's own target.
   std::string target;
-  bool full_target = false;         // compares every byte of a local target, not only the fingerprint's samples
+  bool full_target = false;         // compares all weights of a local target, not only samples
   TargetWatchOptions target_watch;  // options for watching an endpoint; target_watch.url is set from `target`
   std::filesystem::path state;
   std::string model;  // selects the counters' model_name if a page has several
@@ -27,7 +27,7 @@ struct CheckOptions {
   double false_alarm_every_days = 365;
   std::string on_drift;           // command run by /bin/sh -c for each alarm, at each check until it exits with 0
   std::string fail_on = "drift";  // the mildest verdict that gives a failure exit code: warn | drift | stale
-  double wander_sd = 0;           // standard deviation of the mean acceptance's slow, benign variation; 0 = unknown
+  double wander_sd = 0;           // standard deviation of the mean's slow, benign variation; 0 = unknown
   bool exit_zero = false;
   bool acknowledge = false;  // restarts the detectors: the operator has dealt with the alarm
   Policy policy;
