@@ -81,7 +81,7 @@ class LoopDriver {
   State& state_;
   const ActionChildren children_;
   Memory memory_;
-  std::set<int64_t> attempted_;  // ids; each action gets one attempt per check
+  std::set<int64_t> attempted_;  // ids of the actions attempted, because each gets one attempt per check
   bool asked_canary_ = false;    // the canary's scores are queried at most once per check
   bool moved_channel_ = false;
   std::set<std::string> waiting_;

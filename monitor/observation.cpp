@@ -14,7 +14,7 @@ namespace specdec::monitor {
 namespace {
 
 constexpr const char* kEvidenceAge = "evidence_age";  // key of the EvidenceAge in the state
-// Buckets per day of a counter chart, one per check; its false-alarm rate assumes a check every 5 minutes.
+// A counter chart gets one bucket per check. Its false-alarm rate assumes a check every 5 minutes, 288 per day.
 constexpr double kBucketsADay = 288;
 constexpr int64_t kClockSkewSeconds = 86400;  // a record further in the future than this counts as broken
 
@@ -100,7 +100,7 @@ class SourceReader {
 
   // Reads a record file. If that fails, restores the evidence from before this file.
   void read_whole_or_not(const fs::path& file) {
-    std::optional<Evidence> before;  // copied at the first new record: most files have none
+    std::optional<Evidence> before;  // made at the first new record, because most files have no new records
     try {
       read_file_of_records(file, [&] {
         if (!before) before = Evidence{detector_, observation_.claims, observation_.requests};
@@ -353,7 +353,7 @@ EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const 
       for (const fs::path& file : record_files(source.reveal())) {
         FilePosition position;
         read_records(file, file_identity(file), position, [&](const AcceptanceRecord& r) {
-          if (r.time > now + kClockSkewSeconds) return;  // as observe() does
+          if (r.time > now + kClockSkewSeconds) return;  // observe() ignores such records too
           if ((r.draft.empty() || r.draft == draft) && (r.target.empty() || r.target == target)) take(r);
         });
       }

@@ -56,8 +56,8 @@ struct Observation {
   std::map<std::string, std::string> chart_states;
 };
 
-// Makes a detector from the baseline file options.baseline, or without one from the roll-outs in the validation report.
-// Throws Error(kData) if the file is not a baseline or was measured with another pair.
+// Makes a detector from the baseline file options.baseline or, if that is "", from the roll-outs in the validation
+// report. Throws Error(kData) if the file is not a baseline or was measured with another pair of models.
 Detector make_detector(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report);
 
 // Measures a baseline from the records of this package's pair of models in `sources` (files and directories, read from
@@ -93,8 +93,8 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
 // Returns the check result's field "evidence".
 Json evidence_json(const CheckOptions& options, const Detector& detector, const Observation& observation);
 
-// Predicts the speed-up of the best K at the current acceptance (speedup_at() of payback.h). Returns 0 if it is unknown
-// or there were too few requests.
+// Predicts the speed-up of the best K at the current acceptance (speedup_at() of payback.h). Returns 0 if the speed-up
+// is unknown or there were too few requests.
 double speedup_now(const ValidationReport& report, const Detector& detector);
 
 // Returns the logarithm of the alarm level. The level is requests per day × days between false alarms, at least 100, or

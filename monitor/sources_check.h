@@ -19,7 +19,7 @@ struct SourcesOutcome {
   Judged judged;
   SourcesReport report;
   std::string alarm_key = {};  // key under which --on-drift runs for this alarm, "" = there is none
-  double speedup_now = 0;      // as in RedistilRequest
+  double speedup_now = 0;      // see RedistilRequest
 };
 
 // Reads and judges the sources, and sets in `facts` the target that the sources name. Throws what observe() throws.

@@ -27,7 +27,7 @@ struct EagleDraft final : HeadDraft {
   std::shared_ptr<const model::Decoder> target;  // the target; if `divided` is set, without layers
   int64_t ttt_steps = 5;
   double ttt_decay = 0.8;  // step i has the weight ttt_decay^i
-  int64_t chunk_rows = 0;  // rows of logits computed at a time, as HeadLossInput::chunk_rows
+  int64_t chunk_rows = 0;  // rows of logits computed at a time, see HeadLossInput::chunk_rows
   std::shared_ptr<DividedTarget> divided = nullptr;
 
   const model::DecoderConfig& config() const override { return head.config.layer; }

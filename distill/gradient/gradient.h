@@ -40,7 +40,7 @@ struct GradientSource {
   const model::Decoder* draft = nullptr;
   Teacher* teacher = nullptr;  // null if the loss is only ce (cross entropy)
   LossOptions loss;
-  at::Tensor kept;     // token ids of a reduced draft vocabulary, as LossInput::kept
+  at::Tensor kept;     // token ids of a reduced draft vocabulary, see LossInput::kept
   int64_t learnt = 0;  // rows in the mean loss, summed over all ranks; 0 = count the rows of the batches
   const HeadDraft* head = nullptr;
   std::vector<int64_t> head_rows = {};  // result of HeadDraft::count_rows()
@@ -55,7 +55,7 @@ struct GradientSource {
   // depth_weights() computes the weight of each position in the loss from these means.
   std::vector<double> deeper = {};
   RowTerms terms = {};     // used only if the draft is a decoder
-  bool recompute = false;  // as model::TrainBatch::recompute; only for a decoder without roll-outs
+  bool recompute = false;  // see model::TrainBatch::recompute; only for a decoder without roll-outs
 
   const model::DecoderConfig& config() const { return head ? head->config() : draft->config; }
 };

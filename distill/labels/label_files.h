@@ -75,7 +75,7 @@ struct LabelUse {
   std::string data_digest, tokenizer_digest;
   std::string target_id;  // "" = unknown
   double temperature = 1;
-  std::string data, target;  // names in error messages
+  std::string data, target;  // shown in error messages
 };
 
 class LabelReader {

@@ -50,7 +50,7 @@ struct Outcome {
   std::string device;  // "cpu", "cuda:0"
   int processes = 1;
   ComputeDtype compute = {"auto", ""};
-  std::optional<double> teacher_share;  // in [0, 1]; empty if it is not known
+  std::optional<double> teacher_share;  // the teacher's share of the training time, in [0, 1]; empty = unknown
   std::string started;
   double seconds = 0;
 };
@@ -62,7 +62,7 @@ Json describe_parts(const std::vector<TokenRow>& rows, const Evaluation& before,
 // The facts about a finished run on which next_step() bases its suggestion.
 struct RunEnd {
   bool rising = false;  // the last measured checkpoint is the best one
-  // The verdict is inconclusive because the teacher knows only part of each distribution (top-k labels).
+  // True if the verdict is inconclusive because the teacher knows only part of each distribution (top-k labels).
   bool partial = false;
   // The factor by which a run must be longer to reach a verdict; 0 = a longer run would not help.
   double longer = 0;

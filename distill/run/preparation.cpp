@@ -169,7 +169,7 @@ struct Budget {
   const TimePlan& time;
   Work work;
   double speed = 0;  // floating-point operations per second; infinity without a time limit
-  // Floating-point operations of the run by its limits in steps and epochs; infinity without such a limit.
+  // Floating-point operations that the run's limits in steps and epochs allow; infinity without such limits.
   double flop = 0;
 
   // Returns the floating-point operations that a stage may take: `share` times the operations of the whole run, but no

@@ -44,9 +44,9 @@ void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows, bo
 struct PreparationInput {
   const DistillOptions& options;
   const DraftSpec& spec;
-  std::shared_ptr<const model::Decoder> target;  // as Setup::target; null: the target is not loaded
+  std::shared_ptr<const model::Decoder> target;  // see Setup::target; null: the target is not loaded
   const TeacherSource* teacher;                  // null: measure cross entropy only
-  const model::DecoderConfig& draft;             // the draft; prune: the target; head: the head's layer
+  const model::DecoderConfig& draft;             // of the draft; for prune, of the target; for a head, of its layer
   at::Device device;
   const PreparedRows& train;
   RowLimits limits = {};        // limits of each held-out row
@@ -54,7 +54,7 @@ struct PreparationInput {
   // Generates the target's answers to the held-out prompts. Empty if the draft is measured on the answers in the data.
   std::function<HeldOutAnswers(const HeldOut&, const AnswerLimits&)> answer = {};
   const parallel::Ranks* ranks = &parallel::Ranks::alone();
-  std::shared_ptr<DividedTarget> divided = nullptr;  // as Setup::divided
+  std::shared_ptr<DividedTarget> divided = nullptr;  // see Setup::divided
 };
 struct Preparation {
   DraftInit init;

@@ -149,8 +149,8 @@ void take_over_options(Setup& s) {
 
 namespace {
 
-// Throws Error(kUsage) unless all ranks have the same --teacher-parallel and it divides their number. Every rank calls
-// it.
+// Throws Error(kUsage) unless all ranks have the same --teacher-parallel N and N divides the number of ranks. Every
+// rank must call check_teams().
 void check_teams(const Setup& s) {
   const std::string own = std::to_string(s.options.teacher_ranks), flag = "--teacher-parallel " + own + ": ";
   const int count = s.ranks->count();

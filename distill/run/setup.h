@@ -41,7 +41,7 @@ struct Setup {
   Rejects rejects;  // rejected draft tokens in the training rows; empty without --rejects
   std::shared_ptr<const DirectoryLock> data_in_use;  // keeps other processes from replacing the data
   HeldOut held_out;
-  // Number of held-out rows, and of conversations in the verdict half, both before --time-limit shortens it.
+  // Number of held-out rows, and of conversations in the verdict half, before a time limit shortens the halves.
   int64_t holdout_rows = 0, held_out_conversations = 0;
   RowLimits limits;                        // limits of each held-out row
   bool answers_anew = false;               // the target generates new answers to the held-out prompts

@@ -31,7 +31,7 @@ struct ComparedDraft {
   DraftSpeed measured;
   SpeedPrediction best;  // best.k = 0: no costs could be measured
   Estimate speedup;      // with the best K
-  bool ties = false;     // the interval overlaps that of the best draft
+  bool ties = false;     // its speed-up interval overlaps that of the draft ranked first
 };
 
 // Costs of drafts measured in another engine. The unit is the time of that engine's decoding step without a draft at

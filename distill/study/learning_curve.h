@@ -1,5 +1,6 @@
 // The learning curve of a draft: its acceptance after training on n rows, a(n) = limit − scale · n^(−exponent).
-// `--forecast` fits the curve to drafts trained on nested samples, and reads from it the acceptance with all data.
+// `--forecast` fits the curve to drafts trained on nested samples, and reads the acceptance with all data from the
+// curve.
 #pragma once
 
 #include <cstdint>
@@ -35,12 +36,12 @@ LearningCurve fit_curve(std::span<const CurvePoint> points);
 // The scores of a draft that was trained on a sample of `rows` rows.
 struct SampleScores {
   double rows = 0;
-  std::vector<double> acceptance;  // the sum over each held-out conversation's requests
+  std::vector<double> acceptance;  // for each held-out conversation, summed over its requests
 };
 // Scores of all samples on the same held-out conversations.
 struct CurveInput {
-  std::vector<SampleScores> samples;  // acceptance of the initial draft, summed per conversation too
-  std::vector<double> before;         // scores of the initial draft, also summed over each conversation's requests
+  std::vector<SampleScores> samples;  // ascending rows
+  std::vector<double> before;         // acceptance of the initial draft, summed over each conversation's requests
   std::vector<double> requests;       // number of requests of each conversation
   double whole = 0;                   // rows of the whole training set
 };

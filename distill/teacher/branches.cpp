@@ -34,9 +34,9 @@ int64_t share_of_positions(size_t positions, double share) {
 // The anchors of a batch and the random numbers of their branches.
 struct Anchors {
   std::vector<std::vector<int64_t>> at;  // anchor positions of each row, ascending
-  int64_t width = 0;                     // int64 [B, A]; rows with fewer anchors repeat the last one, or 0
+  int64_t width = 0;                     // A, the largest number of anchors of a row
   at::Tensor position;                   // [B, A] int64; rows with fewer anchors repeat the last one, or 0
-  at::Tensor counts;                     // for each depth [B, A] fp64 in [0, 1)
+  at::Tensor counts;                     // [B, A] bool: false for repeated anchors
   std::vector<at::Tensor> uniform;       // [B, A] fp64 in [0, 1), per depth
 };
 Anchors choose_anchors(const OnPolicyOptions& options, const BranchSource& source, int64_t max_position) {

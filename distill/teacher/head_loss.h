@@ -16,12 +16,12 @@ namespace specdec::distill {
 struct HeadLossInput {
   at::Tensor hidden;                 // [R, E] in the head's dtype: the rows in the loss, after the final norm
   at::Tensor head;                   // [V, E], or [D, E] with `kept`: logits = hidden · headᵀ
-  double soft_cap = 0;               // as DecoderConfig::final_soft_cap
+  double soft_cap = 0;               // see DecoderConfig::final_soft_cap
   TargetRows target;                 // logits of the target at the same rows; empty if the loss is only ce
-  at::Tensor labels;                 // [R] int64 on the CPU, as LossInput::labels
-  at::Tensor kept;                   // as LossInput::kept
+  at::Tensor labels;                 // [R] int64 on the CPU, see LossInput::labels
+  at::Tensor kept;                   // see LossInput::kept
   at::Tensor temperatures, weights;  // [R] or undefined, as in LossInput
-  double weight = 1;                 // as LossInput::weight
+  double weight = 1;                 // see LossInput::weight
   int64_t chunk_rows = 0;            // rows computed at a time; 0 = head_loss_rows()
 };
 

@@ -23,7 +23,7 @@ namespace specdec::distill {
 struct TopK {
   at::Tensor ids;       // [n, K] int64
   at::Tensor logprobs;  // [n, K] fp32
-  at::Tensor rest;      // [n] fp32: log r
+  at::Tensor rest;      // [n] fp32: log of the total probability of all other tokens
 };
 // Returns the target's logits at `temperature`, [n, vocab] fp32, up to a constant per row. Logits of tokens outside the
 // top k are computed from the draft's logits. If the draft gives all tokens outside the top k of a row probability 0,

@@ -226,7 +226,7 @@ Evaluation evaluate_with(const ComparedModels& models, const std::vector<TokenRo
   if (options.divided) options.divided->finish();
   if (options.ranks->any(abandoned != nullptr)) {
     if (abandoned) std::rethrow_exception(abandoned);
-    request_stop();  // on another rank; this rank's step function now throws, too
+    request_stop();  // another rank was asked to stop; this rank's step function now throws, too
     if (options.step) options.step(1);
     throw Error(ErrorKind::kNetwork, "stopped by a signal on another rank");
   }

@@ -44,7 +44,7 @@ struct RowScore {
 // acceptance and agreement are upper bounds; the true acceptance is at least acceptance − rest.
 struct Evaluation {
   std::vector<RowScore> rows;       // one per row, in the order given
-  double acceptance = 0, rest = 0;  // means over requests; `rest` as in RowScore
+  double acceptance = 0, rest = 0;  // means over requests; `rest`: see RowScore
   bool is_bound = false;            // the teacher knows only the top-k probabilities
   double acceptance_tokens = 0, greedy_agreement = 0, cross_entropy = 0;  // means over tokens
   int64_t tokens = 0;
@@ -74,7 +74,7 @@ Evaluation evaluate(const TrainedDraft& draft, const model::Decoder* target, con
 Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options);
 
-// The same with the logits of `teacher`, which must be made for these rows.
+// Scores `draft` against the logits of `teacher`, which must be made for `rows`.
 Evaluation evaluate(const TrainedDraft& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options);
 Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows,

@@ -53,7 +53,7 @@ struct TrainerOptions {
   int64_t checkpoint_every = 0;            // in steps; 0 = at each evaluation
   uint64_t seed = 0;
   bool shares_optimizer = false;  // divides the optimizer state among the ranks (optimizer.h)
-  bool recompute = false;         // as GradientSource::recompute
+  bool recompute = false;         // see GradientSource::recompute
   Json extra;                     // saved in every checkpoint beside the trainer's own state
 };
 

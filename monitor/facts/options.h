@@ -27,7 +27,7 @@ struct CheckOptions {
   double false_alarm_every_days = 365;
   std::string on_drift;           // command run by /bin/sh -c for each alarm, at each check until it exits with 0
   std::string fail_on = "drift";  // the mildest verdict that gives a failure exit code: warn | drift | stale
-  double wander_sd = 0;           // standard deviation of the mean's slow, benign variation; 0 = unknown
+  double wander_sd = 0;           // standard deviation of the mean acceptance's slow, benign variation; 0 = unknown
   bool exit_zero = false;
   bool acknowledge = false;  // restarts the detectors: the operator has dealt with the alarm
   Policy policy;

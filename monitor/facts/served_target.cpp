@@ -37,7 +37,7 @@ struct Other {
 struct Testimony {
   std::vector<Other> others;
   std::vector<Witness> bound;
-  int64_t replicas = 0, of_another = 0;  // replicas on all pages, and those that name another target
+  int64_t replicas = 0, of_another = 0;  // number of replicas on all pages, and of those that name another target
   bool is_divided = false;  // at least 1 / kFewReplicas and at most half of the replicas name another target
   std::string pending;      // description of evidence that is not sufficient yet
 

@@ -36,7 +36,7 @@ class NewestRecords {
   std::vector<NamedRecord> records_;
 };
 
-// The pair that the draft is bound to: the digest of the package and the fingerprint of its target.
+// The digest of a package, and the fingerprint of the target that the package's draft is bound to.
 struct WatchedPair {
   std::string package, target;
 };
@@ -46,7 +46,7 @@ struct Claims {
   struct Server {
     std::string source, target;
     int64_t replicas = 1;
-    bool is_endpoint = false;  // from --target: trusted alone, not counted as a replica
+    bool is_endpoint = false;  // the server at --target: trusted by itself, not counted as a replica
   };
   std::vector<Server> servers;  // /metrics pages, and the endpoint, that name a target
   int64_t unnamed = 0;          // number of replicas, on all pages, that name no target

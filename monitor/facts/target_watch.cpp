@@ -139,7 +139,7 @@ class Watch {
     identity_ = endpoint_.identity();
     if (identity_.contains(kSpecdecTarget)) return by_fingerprint();
     if (!memory.empty()) m_ = memory_of(memory);
-    if (m_.last > now_) m_.last = 0;  // such a time came from a clock that was wrong
+    if (m_.last > now_) m_.last = 0;  // a time in the future came from a clock that was wrong
     m_.rolling_since = std::min(m_.rolling_since, now_);
     if (m_.package != pair_.package || m_.url != endpoint_.url()) {
       m_ = WatchMemory{};
@@ -185,7 +185,7 @@ class Watch {
     if (!endpoint_.system_fingerprint().empty()) m_.identity["system_fingerprint"] = endpoint_.system_fingerprint();
   }
 
-  // Finds the keys that exist in both identities and differ.
+  // Finds the keys that both identities have with different values.
   void find_changes() {
     for (const auto& [key, value] : identity_.items())
       if (m_.identity.contains(key) && m_.identity[key] != value)

@@ -11,7 +11,8 @@ namespace specdec::monitor {
 
 struct RedistilRequest {
   std::string target;  // fingerprint of the target to redistil for
-  // The served target has changed: the requests seen so far do not count, and the current draft is useless.
+  // True if the served target has changed. Then the requests seen so far do not count, and the current draft is
+  // useless.
   bool stale = false;
   double speedup_now = 0;  // 0 = unknown
 };

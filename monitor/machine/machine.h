@@ -90,7 +90,7 @@ struct Memory {
   Stage stage = Stage::kHealthy;
   int64_t since = 0;  // unix seconds
   std::string reason;
-  std::string goal;                // fingerprint of the target to redistil for
+  std::string goal;                // fingerprint of the target that the redistillation or the candidate is for
   std::string key;                 // idempotency key of the newest redistillation
   std::string candidate;           // digest of the package being tried, "" = none
   std::set<std::string> rejected;  // digests that were tried and must never be tried again
@@ -152,7 +152,7 @@ struct MachineContext {
 struct Probe {
   static constexpr Act kAct = Act::kProbe;
   std::string key;        // the same for a whole day, so that the probe runs at most once a day
-  bool of_speed = false;  // true: would speculation pay again? false: has acceptance dropped?
+  bool of_speed = false;  // true: measures whether speculation would pay again; false: whether acceptance has dropped
 };
 struct Redistil {
   static constexpr Act kAct = Act::kRedistil;

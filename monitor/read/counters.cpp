@@ -35,7 +35,7 @@ constexpr const char* kExpectedFormat = ", expected Prometheus text format 0.0.4
 void sum_up(Counters& c, const std::string& where) {
   for (const auto& [key, value] : c.series) {
     const Place place = place_of(parse_series(key, where));
-    if (!place.known) continue;  // a later version may know this series
+    if (!place.known) continue;  // the state may be from a later version that knows this series
     if (place.has_no_position || place.is_beyond)
       throw Error(ErrorKind::kData, where + ": a series by position without a position up to " +
                                         std::to_string(kMaxPosition) + ": " + shown_label(key));
@@ -104,7 +104,7 @@ class Collector {
     }
     const std::string key = series_text(place.known->name, s.labels);
     if (const auto first = names_.find(key); first != names_.end()) {
-      if (first->second == s.name)  // otherwise, one counter under two names: no error
+      if (first->second == s.name)  // otherwise the page has one counter under two names, which is no error
         set_aside(s, number,
                   shown_label(s.name) + " is there twice with the same labels: do two servers share this page?");
       return;

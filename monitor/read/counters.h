@@ -42,7 +42,7 @@ struct Counters {
 
   // Returns a sum of counters that grows with any work of the server.
   double counted() const;
-  std::set<std::string> replicas() const;  // the keys of replicas, as in `pairs`, that have series
+  std::set<std::string> replicas() const;  // keys (as in `pairs`) of the replicas that have series
   void add(const Counters& other);         // adds the sums, not the series; both must be of the same engine
   // Removes the series of every replica for whose pair of models `is_own` returns false.
   void keep(const std::function<bool(const ServedPair&)>& is_own);

@@ -97,7 +97,7 @@ class Reader {
       if (const auto waiting = result.find("waiting"); waiting != result.end() && waiting->is_array())
         for (const Json& line : *waiting)
           if (line.is_string() && life_.waiting.size() < 20) life_.waiting.push_back(shown(line.get<std::string>()));
-    } catch (const Error&) {  // the database has everything that is needed
+    } catch (const Error&) {  // ignored: the database has everything that is needed
     }
   }
 

@@ -24,9 +24,9 @@ using specdec::Stretch;
 using specdec::Table;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr size_t kMostCurves = 4;       // domains, or sources of counters, in one chart
+constexpr size_t kMostCurves = 4;       // the most domains, or sources of counters, in one chart
 constexpr size_t kMostStretches = 400;  // the most stretches in one lane
-constexpr size_t kMostRows = 52;        // rows in the table of periods
+constexpr size_t kMostRows = 52;        // the most rows in the table of periods
 
 std::string counted(int64_t n, const char* one, const char* many) {
   return std::to_string(n) + " " + (n == 1 ? one : many);
@@ -190,7 +190,7 @@ Series curve(const std::vector<Period>& periods, const Style& style, Value&& val
   for (const Period& p : periods) series.y.push_back(value(p));
   return series;
 }
-constexpr int kFirstDomain = 2;  // colours 0 and 1 are for all requests and for limits
+constexpr int kFirstDomain = 2;  // colour of the first domain; colours 0 and 1 are for all requests and for limits
 template <class Map>
 const typename Map::mapped_type* entry(const Map& map, const std::string& name) {
   const auto found = map.find(name);

@@ -34,8 +34,8 @@ struct TransitionEntry {
 // Actions with the same key run only once, except that a failed or interrupted attempt may be repeated.
 struct ActionEntry {
   int64_t id = 0;
-  std::string key, kind;           // unique; repeated requests for one action have one key
-  Json payload;                    // everything needed to do it after a restart
+  std::string key, kind;           // `key` is unique: repeated requests for the same action have the same key
+  Json payload;                    // everything needed to do the action after a restart
   int64_t created = 0, ended = 0;  // unix seconds, 0 = not yet
   int64_t started = 0;             // when the current attempt began, 0 = none is under way
   int64_t attempts = 0;

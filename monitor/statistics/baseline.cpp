@@ -123,7 +123,7 @@ void fold(std::map<std::string, Positions>& strata, Baseline& baseline, int64_t 
   if (other.requests >= kMinOther)
     strata[""] = other;
   else
-    baseline.folded.clear();  // even merged, they have too few requests to be watched
+    baseline.folded.clear();  // the small strata together still have too few requests to be watched
 }
 
 // Estimates a baseline in two passes over the same records. The first pass forms the strata; the second compares every

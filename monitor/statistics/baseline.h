@@ -65,7 +65,7 @@ Baseline baselines(const ValidationReport& report);
 // The least data from which a baseline is estimated. With fewer requests, or over a shorter time, the slow variation of
 // the mean (wander) cannot be told from noise.
 struct BaselineNeeds {
-  int64_t min_stratum = 200;  // for a stratum of its own; smaller strata are merged into ""
+  int64_t min_stratum = 200;  // requests needed for a stratum of its own; smaller strata are merged into ""
   static constexpr int64_t kBucket = 50;
   int64_t min_buckets = 20;  // number of buckets of kBucket requests
   double min_days = 1;

@@ -32,7 +32,7 @@ struct Comparison {
   // If two_modes, the share of the calls that changed. For texts, the share of the prompts whose newest text has a
   // shorter mean common prefix with the other texts than any text of the pool has.
   double share_changed = 0;
-  bool two_modes = false;  // some calls of a prompt have changed and others not: several backends
+  bool two_modes = false;  // some calls of a prompt have changed and others have not: several backends answer
 };
 
 // Compares log-probabilities. A token that is missing in a call gets the call's smallest log-probability. Considers at

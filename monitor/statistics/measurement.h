@@ -29,7 +29,7 @@ struct MeasuredDomain {
   double log10_e = 0;
 };
 struct Measurement {
-  static constexpr int64_t kEvery = 600;  // seconds per measurement; the last check within them is kept
+  static constexpr int64_t kEvery = 600;  // seconds; of the checks within this time, the last one's measurement is kept
   static constexpr size_t kMostDomains = 64;
 
   int64_t epoch = 0, time = 0;  // `epoch` counts the restarts of the detectors; `time` is in unix seconds

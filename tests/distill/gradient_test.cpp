@@ -139,7 +139,7 @@ TEST(Gradient, IsThatOfAutograd) {
     if (!c.kept.empty()) source.kept = model::draft_vocab_index(c.kept, at::kCPU);
     const auto expected = plain_gradients(draft, *target, batches, source);
     GradientSums sums(parameters);
-    for (int round = 0; round < 2; ++round) {  // in the second round, sums of the first would show
+    for (int round = 0; round < 2; ++round) {  // the second round tests that no sums are left from the first
       const GradientFigures f = compute_gradients(source, batches, sums);
       EXPECT_TRUE(f.finite);
       for (const NamedTensor& p : parameters)

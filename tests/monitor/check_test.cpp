@@ -254,7 +254,7 @@ TEST_F(Monitored, WhileAnotherTargetIsServedRecordsAreReadOnce) {
   look();
   write_requests(60, 0.10, 0.10, "own", "0123456789ab");
   EXPECT_EQ(look().exit_code, 5);
-  int64_t before = 60;  // read by the check that noticed the other target, and again by the next
+  int64_t before = 60;  // records read by the check that noticed the other target; the next check reads them again
   for (int i = 0; i < 5; ++i) {
     write_requests(200, 0.10, 0.10, "own", "");
     const CheckResult r = look();

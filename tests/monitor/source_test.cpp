@@ -131,7 +131,7 @@ TEST(ReadRecords, LinesGoOnFromBlockToBlock) {
   std::vector<int64_t> times;
   for (int64_t i = 0; i < 6000; ++i) {
     text += std::string(static_cast<size_t>(i % 7), ' ') + (i % 2000 == 7 ? long_line : "") +
-            line(i);  // 0 to 6 spaces before each line vary where a block of the reader ends
+            line(i);  // 0 to 6 spaces before a line, so that lines start anywhere in the reader's blocks
     if (i % 2000 != 7) times.push_back(i);
   }
   put(file, text + line(6000).substr(0, 30));
