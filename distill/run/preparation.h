@@ -36,7 +36,7 @@ class Stages {
 // Returns the limits that the options set; `train_tokens` is the size of the training set.
 RunLimits run_limits(const DistillOptions& options, int64_t train_tokens);
 
-// Shortens each half to its first conversations, as many as have at least the given number of rows. If `exactly` is
+// Keeps the first conversations of each half, as many as are needed for the given number of rows. If `exactly` is
 // false, the selection half keeps at least kMinVerdictConversations and the verdict half twice as many, where the data
 // has them. Under a time limit these minimums could take too long, so `exactly` is true.
 void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows, bool exactly = false);
@@ -46,7 +46,7 @@ struct PreparationInput {
   const DraftSpec& spec;
   std::shared_ptr<const model::Decoder> target;  // see Setup::target; null: the target is not loaded
   const TeacherSource* teacher;                  // null: measure cross entropy only
-  const model::DecoderConfig& draft;             // of the draft; for prune, of the target; for a head, of its layer
+  const model::DecoderConfig& draft;             // the draft's configuration; prune: the target's; head: its layer's
   at::Device device;
   const PreparedRows& train;
   RowLimits limits = {};        // limits of each held-out row

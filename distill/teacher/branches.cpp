@@ -31,7 +31,7 @@ int64_t share_of_positions(size_t positions, double share) {
   return static_cast<int64_t>(std::ceil(share * static_cast<double>(positions)));
 }
 
-// The anchors of a batch and the random numbers of their branches.
+// The anchors (positions at which branches start) of a batch, and the random numbers of the branches.
 struct Anchors {
   std::vector<std::vector<int64_t>> at;  // anchor positions of each row, ascending
   int64_t width = 0;                     // A, the largest number of anchors of a row

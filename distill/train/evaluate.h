@@ -110,8 +110,8 @@ struct PartScore {
 };
 // Returns the acceptance in each stretch of an answer. Stretches that no answer reaches are left out.
 std::vector<PartScore> by_stretch(const std::vector<TokenRow>& rows, const Evaluation& evaluation);
-// Returns the acceptance in each domain, sorted by name; rows without a domain are grouped under "". Empty if no row
-// has a domain.
+// Returns the acceptance in each domain, sorted by name; rows without a domain are grouped under "". The result is
+// empty if no row has a domain.
 std::vector<PartScore> by_domain(const std::vector<TokenRow>& rows, const Evaluation& evaluation);
 // Returns the acceptance of all rows, with its interval.
 Estimate acceptance_estimate(const std::vector<TokenRow>& rows, const Evaluation& evaluation);

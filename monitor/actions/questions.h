@@ -1,5 +1,6 @@
 // Questions that the loop asks when no action is pending: Is there a candidate to try? How does the candidate on trial
-// score? Does the event happen that the current state waits for?
+// score? Has the event happened that the current state waits
+// for?
 #pragma once
 
 #include <optional>

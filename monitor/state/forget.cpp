@@ -30,7 +30,7 @@ std::string redacted(const std::string& text) {
   return json.dump();
 }
 
-// Redacts the column `column` in every row of `table` in which it contains a URL.
+// Redacts `column` in every row of `table` in which this column contains a URL.
 void redact_column(SQLite::Database& db, const std::string& table, const std::string& column) {
   std::vector<std::pair<int64_t, std::string>> changed;
   for (SQLite::Statement rows(db, "SELECT rowid, " + column + " FROM " + table + " WHERE instr(" + column + ", '://')");

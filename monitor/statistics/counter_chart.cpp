@@ -140,7 +140,7 @@ bool CounterChart::restore(const Json& state) {
   m2_ = state["m2"].get<double>();
   cusum_ = state["cusum"].get<double>();
   alarm_ = json_string(state, "alarm", "", where, ErrorKind::kData);
-  for (const auto& [key, value] :  // charts saved by earlier versions have no such sums
+  for (const auto& [key, value] :  // charts that earlier versions saved do not have these sums
        {std::pair{"tested", &tested_},
         {"sum", &sum_},
         {"expected", &expected_},

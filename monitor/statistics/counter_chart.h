@@ -73,7 +73,7 @@ class CounterChart {
   std::vector<double> overlap_, conditional_;
   double tolerance_, limit_;
   int64_t n_ = 0;
-  double mean_ = 0, m2_ = 0, cusum_ = 0;        // Welford over the residuals b − x
+  double mean_ = 0, m2_ = 0, cusum_ = 0;        // mean and sum of squares of the residuals b − x; the CUSUM
   double tested_ = 0, sum_ = 0, expected_ = 0;  // sums over the judged buckets
   double waiting_ = 0;                          // positions tested in a bucket that is still too small
   double counted_ = 0;                          // counted() of the bucket that is still too small

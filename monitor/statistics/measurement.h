@@ -51,7 +51,7 @@ Measurement measurement_in(const Json& result);
 std::string figures_text(const Measurement& measurement);
 Measurement measurement_from_text(const std::string& text, const std::string& where);
 
-// The figures of the requests between two measurements, or of several consecutive such intervals together.
+// The figures of the requests between two measurements, or the sums over several consecutive pairs of measurements.
 struct Period {
   int64_t from = 0, to = 0;  // unix seconds; `to` is the time of the last measurement
   int64_t epoch = 0;

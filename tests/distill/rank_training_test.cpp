@@ -179,7 +179,8 @@ TEST(RankTraining, ARunGoesOnWithAnotherNumberOfRanks) {
   }
 }
 
-// At each training step of the head, the mean loss is over the rows of all ranks that have a token to predict there.
+// At each training step of the head, the mean loss is over the rows of all ranks that have a token to predict at this
+// step.
 TEST(RankTraining, RanksTrainAHeadAsOneProcessDoes) {
   for (const char* loss : {"kl", "lk_hybrid"}) {
     const Scratch scratch(true);
