@@ -58,8 +58,8 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   if (options.state.has_parent_path() && !fs::is_directory(options.state.parent_path()))
     throw Error(ErrorKind::kIo, options.state.string() + ": its directory does not exist");
   const FileLock lock(options.state.string() + ".lock");
-  // The facts are gathered before the database is locked, because this may query a hub or an endpoint, or download a
-  // target.
+  // The facts are gathered before the database is locked, because gathering them may query a hub or an endpoint, or
+  // download a target.
   const bool remembers = !options.acknowledge && fs::exists(options.state);
   Facts facts =
       gather_facts(options, [&](const char* key) { return remembers ? State(options.state).value(key) : ""; }, clock);

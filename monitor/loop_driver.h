@@ -51,7 +51,7 @@ class LoopDriver {
   // Runs the command of --on-drift. Returns the field "trigger" of the check's result; null without an alarm.
   Json on_drift(const Facts& facts, const std::string& alarm_key);
   // Runs pending actions and passes the resulting events to the state machine, until there are no further events.
-  // `speedup_now` is as in RedistilRequest.
+  // For `speedup_now` see RedistilRequest.
   void work(const Facts& facts, double speedup_now);
   void tell_alertmanager(const Facts& facts);
 

@@ -29,9 +29,8 @@ struct LossInput {
   double weight = 1;  // factor of the gradient: R / rows of the whole optimizer step
   // [D] int64 on the CPU, ascending: the token ids of the columns of `draft` if the draft has a reduced vocabulary;
   // undefined if it has the whole vocabulary. With a reduced vocabulary:
-  //   * kl, rkl and jsd renormalise the target over these ids and leave out rows whose likeliest token is not one of
-  //   them
-  //     (as EAGLE and SpecForge do);
+  //   * kl, rkl and jsd renormalise the target over these ids, and leave out rows whose likeliest token is not one of
+  //     these ids (as EAGLE and SpecForge do);
   //   * acceptance, tv and nla use the target without renormalisation;
   //   * ce leaves out labels that are not among the ids.
   // Every mean is over all R rows.

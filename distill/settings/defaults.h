@@ -37,7 +37,7 @@ struct RunLimits {
 // Returns the number of tokens that a run trains on with batches of `batch_tokens`.
 double tokens_in_run(const RunLimits& limits, const StepCost& cost, int64_t batch_tokens);
 
-// A run of fewer steps that shows no gain does not show that the draft cannot learn.
+// If a run of fewer steps shows no gain, the draft may still be able to learn.
 inline constexpr int64_t kTeachingSteps = 100;
 inline constexpr int64_t kWantedSteps = 1000, kLeastStepTokens = 256, kMostStepTokens = 8192,
                          kStepTokensOfGivenSteps = 4096;

@@ -18,7 +18,7 @@ struct EndpointOptions {
   int concurrency = 4;
 };
 
-// The value of --contexts that earlier versions used, which had no such option; their run.json has no key `contexts`.
+// Earlier versions had no option --contexts and measured as with this value. Their run.json has no key `contexts`.
 inline constexpr const char* kContextsOfEarlierRuns = "data";
 
 // Options of --forecast, which predicts the acceptance after the run instead of doing the run
@@ -69,7 +69,7 @@ struct DistillOptions {
   int64_t on_policy = 0;
   double anchors = 0.125;
   double temperature = 1.0;  // temperature of p and q in the loss and in the measured acceptance
-  // The loss uses the temperature with which a conversation was served, if the data has it.
+  // If true, the loss uses the temperature with which a conversation was served, where the data has it.
   bool served_temperatures = false;
   // Directory that `serve --record-rejects` wrote. It lists the tokens at which the target rejected a draft token; they
   // have the weight `reject_weight` in the loss.

@@ -2,9 +2,8 @@
 // connector for `extract_hidden_states` writes one NAME.safetensors for each request; speculators keeps the same files
 // as hs_I.safetensors. A file has token_ids I64 [L], and hidden_states [L, N, E] in F32, BF16 or F16. hidden_states[:,
 // N - 1] is the residual stream after the last layer, before the final norm (vLLM's aux layer id = number of layers).
-// Files of other writers, which store this state after
-// the final norm, are recognised. File names do not matter: a file belongs to
-// every row whose tokens are a prefix of the file's tokens.
+// Files of other writers, which store this state after the final norm, are recognised. File names do not matter: a file
+// belongs to every row whose tokens are a prefix of the file's tokens.
 #pragma once
 
 #include <cstdint>

@@ -33,7 +33,7 @@ struct DraftRows {
 };
 // A function that returns the target's logits of entries [begin, end) of Batch::rows, followed by the branches' rows:
 // [end - begin, V] in any float dtype, up to a constant per row. `draft` has the draft's logits at the same rows; a
-// teacher with top-k labels computes the logits of all other tokens from it.
+// teacher with top-k labels computes the logits of all other tokens from `draft`.
 using TargetRows = std::function<at::Tensor(int64_t begin, int64_t end, const DraftRows& draft)>;
 
 class Teacher {
@@ -45,8 +45,8 @@ class Teacher {
   // Returns for each row the total probability of the tokens whose own probabilities the teacher does not know (all but
   // the top k), [R] fp32 on the CPU; undefined if the teacher knows the probability of every token.
   virtual at::Tensor rest(const Batch&) { return {}; }
-  // Returns the model that computes a row's logits at their first use, if they are cached after it; null if nothing is
-  // cached.
+  // If a row's logits are computed at their first use and then cached, returns the model that computes them. Returns
+  // null if nothing is cached.
   virtual const model::Decoder* first_answers() const { return nullptr; }
 };
 

@@ -33,9 +33,9 @@ class CheckpointStore {
   // optimizer state is divided among the ranks, the other ranks call optimizer.visit_state({}) at the same time.
   void save(int64_t step, int64_t best_step, const TrainedDraft& draft, const AdamW& optimizer, const Json& state);
 
-  // Returns the newest checkpoint whose digests are right, and logs newer damaged ones. This may be newer than the one
-  // that `latest` names, if save() was killed before it updated `latest`. Returns nothing if there is no checkpoint;
-  // throws Error(kData) if all are damaged.
+  // Returns the newest checkpoint whose digests are right, and logs newer damaged ones. The result may be newer than
+  // the checkpoint that `latest` names, if save() was killed before it updated `latest`. Returns nothing if there is no
+  // checkpoint; throws Error(kData) if all are damaged.
   std::optional<Checkpoint> newest_good() const;
   // Opens the checkpoint of one step and checks its digests; returns nothing if it is missing or damaged.
   std::optional<Checkpoint> open(int64_t step) const;

@@ -15,8 +15,8 @@
 
 namespace specdec::distill {
 
-// The most tokens of an answer: kAnswerTokens, as in `validate`. A short time limit lowers it to kLeastAnswerTokens at
-// least.
+// The most tokens of an answer: kAnswerTokens, as in `validate`. A short time limit lowers this number, but not below
+// kLeastAnswerTokens.
 inline constexpr int64_t kAnswerTokens = 64, kLeastAnswerTokens = 16;
 // The limits of generating answers.
 struct AnswerLimits {

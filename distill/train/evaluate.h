@@ -127,9 +127,8 @@ struct Judgement {
 };
 // Compares two evaluations of the same `rows` by acceptance, or by cross entropy if `by_acceptance` is false. The
 // verdict is kInconclusive with fewer than kMinVerdictConversations. Otherwise it is kImproved if the lower end of the
-// difference's interval is above zero, else kNoSignificantGain. If the evaluations are
-// upper bounds, kImproved needs the interval of `certain` above zero; if only that of `difference` is, the verdict is
-// kInconclusive.
+// difference's interval is above zero, else kNoSignificantGain. If the evaluations are upper bounds, kImproved needs
+// the interval of `certain` above zero; if only that of `difference` is, the verdict is kInconclusive.
 Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after,
                 bool by_acceptance);
 

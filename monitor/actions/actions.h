@@ -112,8 +112,8 @@ bool is_post(const std::string& kind);
 void write_down_webhooks(const Json& event, ActionWriter& writer);
 // Records a post that tells Alertmanager that the alert has ended.
 void write_down_all_clear(ActionWriter& writer);
-// Posts an alert for the current state to Alertmanager at once. Returns an item for the field
-// "actions" of the check's result.
+// Posts an alert for the current state to Alertmanager at once. Returns an item for the field "actions" of the check's
+// result.
 Json renew_alert(const LoopContext& context);
 
 // The kind of the action that runs the command of --on-drift. It belongs to no transition, and runs before all other

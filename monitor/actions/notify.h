@@ -30,8 +30,8 @@ Json alert_json(const std::string& package, const std::string& state, const std:
                 int64_t ends);
 
 // Updates Memory::alerts from an Alertmanager webhook (version 4, at most 1 MiB and 1,000 alerts). Adds a firing group
-// under its groupKey and first start time, and removes a resolved group. The value of an answered alert is ""; it stays
-// so if the alert arrives again. Throws Error(kData).
+// under its groupKey and first start time, and removes a resolved group. The value of an answered alert is "", and
+// stays "" if the alert arrives again. Throws Error(kData).
 void take_alert(const std::string& text, const std::string& where, std::map<std::string, std::string>& alerts);
 // Returns the text of an alert that is not answered yet, or null if there is none.
 const std::string* firing(const std::map<std::string, std::string>& alerts);

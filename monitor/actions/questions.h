@@ -1,6 +1,5 @@
 // Questions that the loop asks when no action is pending: Is there a candidate to try? How does the candidate on trial
-// score? Has the event happened that the current state waits
-// for?
+// score? Has the event happened that the current state waits for?
 #pragma once
 
 #include <optional>
@@ -33,7 +32,7 @@ Answer ask_candidate(const LoopContext& context);
 // Asks the server for the scores of the candidate's trial. If the server does not answer, the next check asks again.
 Answer ask_canary(const LoopContext& context);
 // Looks for the event that the current state waits for: a confirmation of the alarm, the permission to redistil
-// (guards.h), or the package of a Kubernetes Job. `speedup_now` is as in RedistilRequest.
+// (guards.h), or the package of a Kubernetes Job. For `speedup_now` see RedistilRequest.
 Answer ask_next_step(const LoopContext& context, const State& state, double speedup_now);
 
 }  // namespace specdec::monitor

@@ -239,7 +239,7 @@ void disbelieve_future(Memory& m, int64_t now, double bake_hours) {
 }
 
 std::optional<Event> event_of(const Memory& m, const MachineInput& input, int64_t now) {
-  // The channel differs from the loop's own pending move to `expected`, which must end first.
+  // While the loop's own move of the channel to the package `expected` is pending, there is no event.
   if (!m.expected.empty() && input.package != m.expected) return std::nullopt;
   const bool at_work = m.stage == Stage::kRedistilling || m.stage == Stage::kCandidate || m.stage == Stage::kCanary;
   if (input.verdict == Verdict::kStaleTarget)

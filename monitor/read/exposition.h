@@ -40,7 +40,7 @@ PageLine parse_line(std::string_view line);
 // Writes name{key="value",…} with sorted labels, in the form that parse_line() reads.
 std::string series_text(const std::string& name, const std::map<std::string, std::string>& labels);
 
-// What shows whether the page in a reply is complete.
+// Facts about a reply that show whether its page is complete.
 struct PageEnd {
   bool has_length = true;       // the HTTP headers say where the body ends
   bool is_openmetrics = false;  // an OpenMetrics page, whose last line must be "# EOF"

@@ -92,8 +92,8 @@ StratumBaseline baseline_of(const RolloutFigures& rollout, double share) {
   b.mean = rollout.alpha.value;
   // The detector watches the mean over requests, while the report has sums over all requests. Two effects make them
   // differ: requests with more luck reach more positions and so have more weight in the sums, and late positions have a
-  // lower expected overlap. `shift` is the first effect, the only one
-  // that the report shows. In simulations both together were up to twice as large, so twice `shift` is added.
+  // lower expected overlap. `shift` is the first effect, the only one that the report shows. In simulations both
+  // together were up to twice as large, so twice `shift` is added.
   const double sum = std::accumulate(positions.reached.begin(), positions.reached.end(), 0.0);
   const double shift =
       sum > 0 ? b.mean - std::accumulate(positions.overlap.begin(), positions.overlap.end(), 0.0) / sum : 0;

@@ -21,8 +21,8 @@ namespace specdec::monitor {
 // The baseline of one stratum, in terms of rolled-out acceptance (docs/glossary.md), which is what the server exports.
 struct StratumBaseline {
   static constexpr size_t kPositions = 8;  // positions in acceptance records; later positions are counted in the eighth
-  // The expected overlap at each position (b_i in detector.h). If `overlap` is shorter than
-  // kPositions, the later positions were not measured.
+  // The expected overlap at each position (b_i in detector.h). If `overlap` is shorter than kPositions, the later
+  // positions were not measured.
   std::vector<double> overlap;
   double mean = 0;  // mean of the requests' x (detector.h)
   double standard_error = 0;
