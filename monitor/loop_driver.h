@@ -1,7 +1,8 @@
 // The loop driver acts on the result of a check. It passes events to the state machine, runs the actions that the
-// machine asks for, and queries the server and the channels, until there is no further event. A transition is committed
-// together with the actions that it asks for. An action is recorded before it begins, and its end is committed together
-// with the resulting transition. So if a check is killed at any point, the next check resumes its work.
+// machine asks for, and queries the server and the channels, until there are no further events. A transition is
+// committed together with the actions that it asks for. Each action is recorded before it begins, and its end is
+// committed together with the transition that it causes. So if a check is killed at any point, the next check continues
+// its work.
 #pragma once
 
 #include <cstdint>
@@ -33,22 +34,24 @@ struct ObservedVerdict {
 // A driver lives for one check, and must not be used after it has thrown.
 class LoopDriver {
  public:
-  // `lock` is the descriptor of <state>.lock, which children keep open. Throws Error(kUsage) for a policy whose package
-  // or candidate is not a channel, Error(kData) for a memory that cannot be read.
+  // `lock` is the descriptor of <state>.lock, which children keep open. Throws Error(kUsage) if the policy needs the
+  // package or the candidate to be a channel and it is not, Error(kData) if the loop's memory in `state` cannot be
+  // read.
   LoopDriver(const CheckOptions& options, const Clock& clock, State& state, int lock);
 
   // Finishes the actions that an earlier check began, and queries the canary's scores. Returns whether the package's
   // channel was moved; the caller must then gather the facts again.
   bool settle(const Facts& facts);
-  // Makes the events for another package in the channel (`is_new`), and for an alarm that the operator acknowledges.
+  // Passes two events to the state machine: another package is in the channel (`is_new`), and the operator acknowledges
+  // an alarm.
   void package_seen(Transaction& transaction, const Facts& facts, bool is_new);
-  // Makes the events for the verdict and for the alerts of Alertmanager. Throws Error(kData) for alerts that cannot be
-  // read.
+  // Passes the events of the verdict and of Alertmanager's alerts to the state machine. Throws Error(kData) for alerts
+  // that cannot be read.
   void observed(Transaction& transaction, const Facts& facts, const ObservedVerdict& observed);
-  // Runs --on-drift. Returns the result's "trigger", null without an alarm.
+  // Runs the command of --on-drift. Returns the field "trigger" of the check's result; null without an alarm.
   Json on_drift(const Facts& facts, const std::string& alarm_key);
-  // Runs pending actions and looks for the next step, until there is no further event. `speedup_now` is as in
-  // RedistilRequest.
+  // Runs pending actions and passes the resulting events to the state machine, until there are no further events.
+  // For `speedup_now` see RedistilRequest.
   void work(const Facts& facts, double speedup_now);
   void tell_alertmanager(const Facts& facts);
 

@@ -14,15 +14,16 @@ namespace specdec::monitor {
 namespace {
 
 constexpr const char* kEvidenceAge = "evidence_age";  // key of the EvidenceAge in the state
-// Buckets per day of a counter chart, one per check; its false-alarm rate assumes a check every 5 minutes.
+// A counter chart gets one bucket per check. Its false-alarm rate assumes a check every 5 minutes, 288 per day.
 constexpr double kBucketsADay = 288;
 constexpr int64_t kClockSkewSeconds = 86400;  // a record further in the future than this counts as broken
 
-// Collects the sources that cannot be read, so that the others are still read. If all fail, rethrows the first error.
+// Collects the errors of sources that cannot be read, so that the other sources are still read. If no source can be
+// read, rethrows the first error.
 class Failures {
  public:
   explicit Failures(Observation& observation) : observation_(observation) {}
-  // Runs f(). If f fails because the source cannot be read, sets the source aside and returns false.
+  // Runs f(). If f throws because the source cannot be read, stores the error and returns false.
   bool attempt(const std::function<void()>& f) {
     try {
       f();
@@ -57,7 +58,8 @@ class SourceReader {
     for (size_t i = 0; i < names_.size(); ++i) {
       const SecretUrl& source = context_.options.sources[i];
       if (is_url(source.reveal())) {
-        // The key contains the epoch, so that counters scraped before a restart of the detectors are not subtracted.
+        // The epoch changes when the detectors are restarted. It is part of the key, so that scrapes from before are
+        // not found.
         const std::string key = state_.value("epoch") + " " + names_[i];
         std::optional<Counters> before = state_.counters(key);
         observation_.pages += failures_.attempt([&] { read_page(source, names_[i], key, std::move(before)); });
@@ -77,8 +79,8 @@ class SourceReader {
     Counters sum;
     std::string sources;
     std::vector<std::pair<std::string, Counters>> scrapes;  // key in the state, and the newest scrape, of each page
-    double unseen = 0;                                      // counts of replicas from before their first scrape
-    bool is_lost = false;                                   // the counts of a replica were set aside
+    double unseen = 0;                                      // counts from before the first scrape of their replica
+    bool is_lost = false;                                   // counts of a replica were left out
   };
 
   bool read_records_of(const fs::path& source) {
@@ -89,16 +91,16 @@ class SourceReader {
     return any;
   }
 
-  // The objects that reading a record file changes.
+  // The objects that change while a record file is read.
   struct Evidence {
     Detector detector;
     Claims claims;
     RequestFigures requests;
   };
 
-  // Reads a record file. If that fails, resets the evidence to its state before this file.
+  // Reads a record file. If that fails, restores the evidence from before this file.
   void read_whole_or_not(const fs::path& file) {
-    std::optional<Evidence> before;  // made at the first new record, because most files of a directory have none
+    std::optional<Evidence> before;  // made at the first new record, because most files have no new records
     try {
       read_file_of_records(file, [&] {
         if (!before) before = Evidence{detector_, observation_.claims, observation_.requests};
@@ -126,7 +128,8 @@ class SourceReader {
         ++observation_.claims.new_records;
       }
       if (!r.draft.empty() && r.draft != draft) {
-        // Records of another draft, or of this draft with another target, are not evidence about this pair.
+        // Records of another draft, or of this draft with another target, say nothing about this pair of draft and
+        // target.
         ++observation_.requests.other_draft;
       } else if (!r.target.empty() && r.target != target) {
         ++observation_.requests.other_target;
@@ -159,8 +162,8 @@ class SourceReader {
     return manifest_.draft.id.starts_with(pair.draft) && manifest_.target.id.starts_with(pair.target);
   }
 
-  // Collects the targets that the replicas of a page name, and returns whether any replica names one. If some replicas
-  // have counters (`counting`), only these are used.
+  // Collects the targets that the replicas of a page name, and returns whether any replica names a target. `counting`
+  // has the replicas that have counters; if it is not empty, other replicas are ignored.
   bool hear_page(const Counters& page, const std::set<std::string>& counting, const std::string& name) {
     int64_t named = 0;
     for (const auto& [replica, pair] : page.pairs) {
@@ -173,7 +176,7 @@ class SourceReader {
   }
 
   // Reads a page and compares its counters with the previous scrape. A replica is judged only if it names this
-  // package's models, or no models, as other engines do.
+  // package's models, or if it names no models, as replicas of other engines do.
   void read_page(const SecretUrl& url, const std::string& name, const std::string& key,
                  std::optional<Counters> before) {
     Counters now = read_counters(url, context_.options.api_key, context_.options.model);
@@ -187,7 +190,7 @@ class SourceReader {
       replicas.insert(replica);
     }
     const auto own = [this](const ServedPair& pair) { return is_own(pair); };
-    // Replicas that serve another pair are removed from both scrapes, so they are not judged.
+    // Removes replicas that serve another pair of models from both scrapes, so that they are not judged.
     if (before && others > 0) {
       before->pairs = now.pairs;
       before->keep(own);
@@ -206,7 +209,7 @@ class SourceReader {
     if (!now.any) return;
     Bucket& bucket = buckets_[now.engine];
     if (context_.another_is_served && !names_target) {
-      // It is unknown with which target the counts so far were made, so only later counts are judged.
+      // It is unknown which target made the counts up to now. They become the start from which later counts are judged.
       observation_.counters[key] = std::move(now);
     } else if (before && !before->series.empty()) {
       Counters rise = difference(now, *before);
@@ -214,15 +217,16 @@ class SourceReader {
       bucket.unseen += rise.unseen;
       bucket.is_lost |= !rise.set_aside.empty();
       if (!rise.begun.empty()) {
-        // Adds the new replicas to the earlier scrape, which is kept until the bucket is large enough, so that their
-        // later counts are included.
+        // Adds the new replicas to the earlier scrape, so that their later counts are included. The earlier scrape is
+        // kept until the bucket is large enough.
         before->adopt(now);
         observation_.counters[key] = *before;
         observation_.notes.push_back(name + ": " + std::to_string(rise.begun.count()) + " new under these labels (" +
                                      rise.begun.front() + "): counted from this look on, since a pod of another name " +
                                      "is no restart");
       }
-      // After a replica was set aside, only later counts of this page are judged.
+      // The counts of a replica were left out, so this scrape becomes the start from which the page's counts are
+      // judged.
       if (!rise.set_aside.empty()) observation_.counters[key] = now;
       bucket.sum.add(rise);
       bucket.sources += (bucket.sources.empty() ? "" : ", ") + name;
@@ -241,15 +245,15 @@ class SourceReader {
     return chart;
   }
 
-  // Judges all pages of an engine together: sums the counts of all replicas since the last judged scrape into one
-  // bucket.
+  // Judges all pages of an engine together. A bucket has the sums of the counts of all replicas since the last judged
+  // scrape.
   void feed_chart(const std::string& engine, const Bucket& bucket) {
     CounterChart chart = chart_of(engine);
-    // If the bucket is too small to be judged, the earlier scrapes stay in the state, so that it grows until the next
-    // check.
+    // If the bucket is too small to be judged, the earlier scrapes stay in the state, so that the next bucket includes
+    // this one.
     if (!bucket.sources.empty() && chart.add(bucket.sum))
       for (const auto& [name, now] : bucket.scrapes) observation_.counters[name] = now;
-    // Counts as judged traffic only if at least half of the counts were judged.
+    // Traffic counts as judged only if at least half of the counts were judged.
     if (chart.look() == CounterChart::Look::kJudged && bucket.unseen <= bucket.sum.counted())
       judged_ = true;
     else if (chart.look() == CounterChart::Look::kJudged || chart.look() == CounterChart::Look::kBlind ||
@@ -262,8 +266,8 @@ class SourceReader {
     if (!chart.note().empty()) observation_.chart_notes.push_back(sources + ": " + chart.note());
   }
 
-  // Handles an engine of which no page has counters in this check: reports the earlier alarm of its chart, because only
-  // a restart of the detectors clears an alarm.
+  // Called for an engine without counters on any page of this check. Reports the earlier alarm of the engine's chart,
+  // because only a restart of the detectors clears an alarm.
   void recall(const std::string& engine) {
     const CounterChart chart = chart_of(engine);
     observation_.recalled_buckets = std::max(observation_.recalled_buckets, chart.buckets());
@@ -273,8 +277,8 @@ class SourceReader {
     observation_.chart_alarms.push_back(sources + ": " + chart.alarm());
   }
 
-  // Requests that are too short (such as health probes) and requests of other pairs of models do not count as unjudged
-  // traffic.
+  // Updates the age of the evidence. Requests that are too short (such as health probes), and requests of other pairs
+  // of models, do not count as traffic that could not be judged.
   void look_at_age() {
     const RequestFigures& r = observation_.requests;
     judged_ |= r.watched > 0;
@@ -349,7 +353,7 @@ EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const 
       for (const fs::path& file : record_files(source.reveal())) {
         FilePosition position;
         read_records(file, file_identity(file), position, [&](const AcceptanceRecord& r) {
-          if (r.time > now + kClockSkewSeconds) return;  // check ignores such records too
+          if (r.time > now + kClockSkewSeconds) return;  // observe() ignores such records too
           if ((r.draft.empty() || r.draft == draft) && (r.target.empty() || r.target == target)) take(r);
         });
       }

@@ -22,10 +22,11 @@
 
 namespace specdec::monitor {
 
-// Numbers of new requests: `watched` were judged; the other fields count the requests not judged, by reason.
+// Numbers of new requests. `watched` requests were judged; each other field counts requests that were not judged for
+// one reason.
 struct RequestFigures {
   int64_t watched = 0, too_short = 0, not_drafted = 0, no_baseline = 0, other_draft = 0, other_target = 0;
-  // Requests that name no target while a target other than the bound one is known to be served.
+  // Requests that name no target, read while another target than the package's is known to be served.
   int64_t no_target = 0;
   std::string first_without_baseline;
 };
@@ -38,15 +39,16 @@ struct Observation {
   std::vector<std::string> notes;  // shown to the user; they do not cause a warning
   // Alarms and notes of the counter charts; a note causes a warning.
   std::vector<std::string> chart_alarms, chart_notes;
-  // Notes on pages without speculation series, now and in all earlier scrapes with this package.
+  // One note for each page without series of speculative decoding, in this check and in all earlier ones of this
+  // package.
   std::vector<std::string> silent_pages;
   std::vector<ChartView> charts;
   std::optional<EvidenceAge> age;  // empty if the sources were not read
   Claims claims;
-  int64_t recalled_buckets = 0;  // largest number of scrapes judged earlier for an engine that is on no page now
+  int64_t recalled_buckets = 0;  // the most scrapes that earlier checks judged of an engine without a page now
   int64_t chart_buckets() const;
-  // keep() stores `age` and the fields below. The first check that finds another target served leaves all of them empty
-  // except `without_others`, so that the next check reads the same data again.
+  // keep() stores `age` and the fields below. If a check is the first to find another target served, all of them but
+  // `without_others` are empty, so that the next check reads the same data again.
   std::map<std::string, FilePosition> positions;  // positions in files with new lines
   std::map<std::string, Counters> counters;
   // Earlier scrapes, without the replicas that now serve another pair of models.
@@ -54,12 +56,13 @@ struct Observation {
   std::map<std::string, std::string> chart_states;
 };
 
-// Makes a detector from the baseline file options.baseline, or without one from the roll-outs in the validation report.
-// Throws Error(kData) if the file is not a baseline or was measured with another pair.
+// Makes a detector from the baseline file options.baseline or, if that is "", from the roll-outs in the validation
+// report. Throws Error(kData) if the file is not a baseline or was measured with another pair of models.
 Detector make_detector(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report);
 
 // Measures a baseline from the records of this package's pair of models in `sources` (files and directories, read from
-// the start). Throws what read_records throws, and Error(kUsage) for a URL, because counters have no single requests.
+// the start). Throws what read_records throws, and Error(kUsage) for a URL, because counters do not tell requests
+// apart.
 EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const ResolvedPackage& package, int64_t now);
 
 struct ObservationContext {
@@ -69,12 +72,12 @@ struct ObservationContext {
   const State& state;
   std::vector<NamedRecord> newest = {};  // the newest records of earlier checks
   int64_t now = 0;
-  // True while another target is known to be served: traffic that does not name its target is then read but not judged.
+  // True while another target is known to be served. Then traffic that does not name its target is read but not judged.
   bool another_is_served = false;
 };
-// Reads the sources from the positions in the state on, and feeds the detector; only keep() changes the state. A source
-// that cannot be read is listed in set_aside. If no source can be read, throws the first source's error: Error(kData |
-// kNetwork | kIo). Throws Error(kUsage) for an argument that is not a source.
+// Reads the sources, from the positions that the state holds, and passes what it reads to the detector. Only keep()
+// changes the state. A source that cannot be read is listed in set_aside. If no source can be read, throws the error of
+// the first one: Error(kData | kNetwork | kIo). Throws Error(kUsage) for an argument that is not a source.
 Observation observe(const ObservationContext& context, Detector& detector);
 void keep(const Observation& observation, State& state);
 
@@ -90,8 +93,8 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
 // Returns the check result's field "evidence".
 Json evidence_json(const CheckOptions& options, const Detector& detector, const Observation& observation);
 
-// Predicts the speed-up of the best K at the current acceptance (speedup_at() of payback.h). Returns 0 if it is unknown
-// or there were too few requests.
+// Predicts the speed-up of the best K at the current acceptance (speedup_at() of payback.h). Returns 0 if the speed-up
+// is unknown or there were too few requests.
 double speedup_now(const ValidationReport& report, const Detector& detector);
 
 // Returns the logarithm of the alarm level. The level is requests per day × days between false alarms, at least 100, or

@@ -14,8 +14,8 @@ namespace specdec::monitor {
 
 namespace {
 
-// Returns whether another target was known to be served before the sources were read. A difference in the package's own
-// copy does not count.
+// Returns whether another target was known to be served before the sources were read. If only the package's own copy of
+// the target differs, returns false.
 bool is_another_served(const ServedMemory& memory, const Sighting& sighting) {
   return !memory.stale.empty() || (!sighting.stale.empty() && sighting.by != Witness::kCopy);
 }
@@ -70,9 +70,9 @@ class SourcesCheck {
     return is_new;
   }
 
-  // Reads the sources and decides which target is served. If this check is the first to find another target, it has
-  // also judged traffic that names no target; then, and during a rolling update, the reading is discarded. The next
-  // check reads the same data again without such traffic.
+  // Reads the sources and decides which target is served. What was read is discarded in two cases: during a rolling
+  // update, and if this check is the first to find another target, because it has then judged traffic that names no
+  // target. The next check reads the same data again, without such traffic.
   Reading read() const {
     Detector detector = make_detector(options_, facts_.package, facts_.report);
     if (const std::string old = state_.value("detector"); !old.empty())
@@ -91,7 +91,8 @@ class SourcesCheck {
     return {std::move(unread), std::move(detector), std::move(served)};
   }
 
-  // Reads the sources. If another target is known to be served, an error in reading must not hide that verdict.
+  // Reads the sources. If another target is known to be served, an error in reading is not thrown, so that the check
+  // still reports the other target.
   Observation read_sources(const ServedMemory& memory, const Sighting& sighting, Detector& detector) const {
     try {
       Observation observation = observe({.options = options_,
@@ -137,8 +138,9 @@ class SourcesCheck {
     return outcome;
   }
 
-  // Returns the target of a stale_target alarm: the remembered one, not the one named now, because a page could name a
-  // new target at each check. A damaged copy is not remembered; then it is facts_.target.
+  // Returns the target that a stale_target alarm is about. A page could name a new target at each check, so this is the
+  // remembered target (memory.alarm), not the newest. A damaged package copy is not remembered; then it is
+  // facts_.target.
   std::string alarm_about(const ServedMemory& memory) const {
     return memory.stale.empty() ? facts_.target.id : memory.alarm;
   }

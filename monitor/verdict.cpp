@@ -20,7 +20,7 @@ Json strata_json(const Detector& detector) {
   Json strata = Json::array();
   for (const auto& [name, s] : detector.strata()) {
     const StratumBaseline& b = detector.baselines().at(name);
-    // Skips "other" if no request fell outside the known domains.
+    // Skips the stratum "other" if every request was in a known domain.
     if (name.empty() && s.total.n == 0 && detector.strata().size() > 1) continue;
     const Sums since = s.since_change();
     strata.push_back({{"name", name.empty() ? (detector.strata().size() > 1 ? "other" : "all") : name},
@@ -112,7 +112,7 @@ const ChartView* furthest(const Observation& observation) {
   return found == observation.charts.end() ? nullptr : &*found;
 }
 
-// Returns the first note of each kind, each preceded by "; ".
+// Returns the first note of each kind, each with "; " before it.
 std::string first_notes(const Observation& o) {
   std::string text;
   if (!o.set_aside.empty()) text += "; set aside: " + o.set_aside.front();
@@ -144,8 +144,7 @@ Judged inconclusive(const CheckOptions& options, const Detector& detector, const
   return {Verdict::kInconclusive, "too little data: " + text + first_notes(observation), figure};
 }
 
-// Returns an inconclusive verdict for sources whose recent traffic could not be judged, so that the evidence is out of
-// date.
+// Returns an inconclusive verdict for sources whose recent traffic could not be judged: the evidence is too old.
 Judged too_old(const Observation& observation) {
   const EvidenceAge& age = *observation.age;
   return {Verdict::kInconclusive,
@@ -204,8 +203,8 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
     return {Verdict::kWarn,
             format("early warning: acceptance is lower than it was (CUSUM %.1f > %.1f)", amber.cusum, amber.limit),
             {{"name", "cusum"}, {"value", amber.cusum}, {"limit", amber.limit}}};
-  // With too little judged data, or none for too long, the verdict is inconclusive. Scrapes judged in earlier checks
-  // count if their page is known to be disturbed now.
+  // The verdict is inconclusive if too little data was judged, or none for too long. If a page is disturbed now, the
+  // scrapes of this page that earlier checks judged count too.
   const bool is_disturbed = !observation.set_aside.empty() || !observation.chart_notes.empty();
   if (detector.pooled().total.n < kEnoughRequests && observation.chart_buckets() < CounterChart::kPhaseOne &&
       !(is_disturbed && observation.recalled_buckets >= CounterChart::kPhaseOne))
@@ -263,7 +262,7 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
                      {"limit", EvidenceAge::kMostUnjudged},
                      {"since", format_utc(observation.age->since())}};
   if (!observation.read.first_problem.empty()) e["first_broken_line"] = observation.read.first_problem;
-  // The best estimate of the change point is the start with the largest product (ShiryaevRoberts::Start).
+  // The change point is estimated as the start with the largest product (ShiryaevRoberts::Start).
   if (drift)
     e["change_point"] = {
         {"stratum", peak.stratum}, {"after_requests", peak.change_requests}, {"time", format_utc(peak.change_time)}};

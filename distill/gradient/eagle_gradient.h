@@ -1,7 +1,7 @@
-// Trains an EAGLE-3 head on its own continuations (the training-time test of Li et al. 2025, arXiv 2503.01840). In step
-// 0, row t pairs the target's hidden states at position t with token t + 1 and predicts token t + 2. In step i, it
-// pairs the head's own hidden state of step i − 1 with token t + 1 + i and predicts token t + 2 + i: so from step 1 on
-// the tokens come from the text and the hidden states from the head itself, as in drafting.
+// Trains an EAGLE-3 head on its own continuations (the training-time test of Li et al. 2025, arXiv 2503.01840). Step 0
+// pairs the target's hidden state at position t with token t + 1, and predicts token t + 2. Step i pairs the head's own
+// hidden state of step i − 1 with token t + 1 + i, and predicts token t + 2 + i. As in drafting, the hidden states come
+// from the head itself from step 1 on; the tokens always come from the text.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,10 +24,10 @@ struct EagleDraft final : HeadDraft {
       : head(std::move(of)), target(std::move(read)), ttt_steps(steps), ttt_decay(decay) {}
 
   model::EagleHead head;                         // the head under training; its parameters require gradients
-  std::shared_ptr<const model::Decoder> target;  // the whole target; with `divided`, only its embedding, norm and head
+  std::shared_ptr<const model::Decoder> target;  // the target; if `divided` is set, without layers
   int64_t ttt_steps = 5;
   double ttt_decay = 0.8;  // step i has the weight ttt_decay^i
-  int64_t chunk_rows = 0;  // rows of logits computed at a time, as HeadLossInput::chunk_rows
+  int64_t chunk_rows = 0;  // rows of logits computed at a time, see HeadLossInput::chunk_rows
   std::shared_ptr<DividedTarget> divided = nullptr;
 
   const model::DecoderConfig& config() const override { return head.config.layer; }
@@ -60,13 +60,14 @@ struct EagleFigures {
   bool finite = true;
 };
 
-// Adds the gradients of Σ ttt_decay^i · (mean loss of the rows of step i) to the sums of the head's parameters. The
-// logits of target and head, and the loss, are computed for a chunk of rows at a time (head_loss.h); the λ of lk_hybrid
-// is computed from loss.acceptance, or from 0 if that is not set. The sum is not divided by the sum of the weights, and
-// each step's mean is over its own rows, as in the speculators package. A row counts if the token that it predicts has
-// loss_mask 1. `rows` has the number of rows of each step over all ranks, as count_eagle_rows() returns it; if it is
-// empty, the rows of the batches are counted. If `rows` is given, the loss, acceptance and gradients are this rank's
-// terms of the sums over all ranks.
+// Adds the gradients of Σ_i ttt_decay^i · (mean loss of the rows of step i) to the sums of the head's parameters. A row
+// is in the loss if the token that it predicts has loss_mask 1. Each step's mean is over its own rows, and the sum is
+// not divided by the sum of the weights, as in the speculators package.
+// The logits and the loss are computed for a chunk of rows at a time (head_loss.h). The λ of lk_hybrid is computed from
+// loss.acceptance, or from 0 if loss.acceptance is not set.
+// `rows` has the number of rows of each step over all ranks (count_eagle_rows()). If `rows` is given, the loss,
+// acceptance and gradients are this rank's terms of the sums over all ranks. If `rows` is empty, the rows of `batches`
+// are counted.
 EagleFigures add_eagle_gradients(const EagleDraft& draft, LossOptions loss, const std::vector<Batch>& batches,
                                  GradientSums& sums, const std::function<void()>& between = {},
                                  const std::vector<int64_t>& rows = {});
@@ -75,7 +76,7 @@ EagleFigures add_eagle_gradients(const EagleDraft& draft, LossOptions loss, cons
 std::vector<int64_t> count_eagle_rows(const std::vector<Batch>& batches, int64_t steps, const parallel::Ranks& ranks);
 
 // Returns the logits of step 0 (the first draft position) at Batch::rows. Throws Error(kInternal) if the second token
-// of a row has loss_mask 1, because the head cannot predict that token.
+// of a row has loss_mask 1, because an EAGLE-3 head cannot predict the second token.
 RowLogits eagle_row_logits(const EagleDraft& draft, const Batch& batch);
 
 }  // namespace specdec::distill

@@ -12,7 +12,7 @@ namespace specdec::distill {
 
 namespace {
 
-// Returns batches of rows of medium length, with about `tokens` tokens in total.
+// Returns batches of about `tokens` tokens in total, made of training rows of medium length.
 std::vector<Batch> typical_batch(const std::vector<TokenRow>& rows, int64_t tokens, int64_t vocab) {
   std::vector<size_t> order(rows.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -33,12 +33,12 @@ int64_t tokens_of(const std::vector<Batch>& batches) {
                          [](int64_t sum, const Batch& b) { return sum + b.tokens.numel(); });
 }
 
-// Estimated time of an AdamW update, as a multiple of the time of the gradient norm. The update reads and writes
-// weights, gradients and two moments; the norm only reads the gradients.
+// Estimated time of an AdamW update, as a multiple of the time for computing the gradient norm. The update reads and
+// writes weights, gradients and two moments; the norm only reads gradients.
 constexpr double kUpdateOverNorm = 8;
 
-// The loss, weight and number of rows of one draft position (depth). Without roll-outs there is only depth 1, the text
-// itself.
+// The loss, weight and number of rows of one draft position (depth). Depth 1 is the training text itself; depths 2, 3,
+// … exist only with roll-outs.
 struct Depth {
   LossOptions loss;
   double weight = 1;  // multiplies the mean loss of the depth
@@ -86,8 +86,8 @@ at::Tensor text_weights(const GradientSource& source, const Batch& batch) {
   return out;
 }
 
-// Computes the gradients of one batch. Autograd handles the layers and the final norm. The gradients of head and
-// embedding have a row per token of the vocabulary, so they are summed without autograd.
+// Computes the gradients of one batch. Autograd handles the layers and the final norm. The gradients of output head and
+// embedding have one row per token of the vocabulary, so they are summed in place without autograd.
 class BatchPass {
  public:
   BatchPass(const GradientSource& source, const Batch& batch, const std::function<void()>& between)
@@ -164,7 +164,7 @@ class BatchPass {
   }
 
  private:
-  // The input embeddings of a forward pass, `rows`, as leaves of autograd, and their token ids.
+  // The input token ids of a forward pass, and their embeddings `rows` as leaves of autograd.
   struct Read {
     at::Tensor ids, rows;
   };
@@ -175,7 +175,7 @@ class BatchPass {
     between_();
   }
 
-  // Returns the temperature of each row at depth `depth` + 1, [R_depth].
+  // Returns the temperatures of the rows at index `depth` (draft position `depth` + 1), [R_depth].
   at::Tensor temperatures_of(size_t depth) const {
     const at::Tensor text = depth == 0
                                 ? at::div(batch_.rows, batch_.tokens.size(1), "floor")
@@ -236,8 +236,8 @@ StepCost measure_step(const StepInput& input, double seconds, const Clock& clock
   const double begin = clock.seconds();
   const AdamW norms(parameters, {});
   GradientSums sums(parameters);
-  // Times the batches up to four times and takes the shortest time, because noise only makes a run longer. The first
-  // run also fills the teacher's cache, so its time counts only if there is time for no other run.
+  // Times the batches up to four times and keeps the shortest time, because noise only makes a run longer. The first
+  // run also fills the teacher's cache, so its time is used only if no time is left for a second run.
   const auto time_of = [&](const std::vector<Batch>& batches, double until) {
     double least = 0, norm = 0;
     for (int i = 0; i < 4; ++i) {

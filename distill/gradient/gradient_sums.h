@@ -1,5 +1,5 @@
-// Sums of the gradients of a training step in fp32, whatever the dtype of the parameters. Autograd itself would sum the
-// gradients of bf16 parameters in bf16.
+// Sums the gradients of a training step in fp32, whatever the dtype of the parameters is. Without this class, autograd
+// would sum the gradients of bf16 parameters in bf16.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,12 +16,12 @@ class GradientSums {
 
   // Begins a step: all sums are zero, and the parameters have no gradient.
   void clear();
-  // Returns the fp32 sum for a parameter, of the parameter's shape, for callers that add to it without autograd. The
+  // Returns the fp32 sum of a parameter, in the parameter's shape, so that a caller can add to it without autograd. The
   // same memory is reused in every step. Throws Error(kInternal) if `parameter` is not one of the parameters.
   at::Tensor& of(const at::Tensor& parameter);
   // Adds each parameter's .grad to its sum and clears the .grad.
   void take();
-  // Sets the sums as the parameters' gradients. A parameter whose sum nothing was added to gets no gradient.
+  // Sets each sum as the gradient of its parameter. A parameter whose sum is unchanged since clear() gets no gradient.
   void publish();
 
  private:

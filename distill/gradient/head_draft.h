@@ -1,5 +1,5 @@
-// A draft under training that reads the hidden states of its frozen target. Each kind of head has its own class and
-// files (eagle_gradient.h) and one row in the table of distill/run/heads.cpp.
+// Interface of a draft under training that reads the hidden states of its frozen target. Each kind of head implements
+// it in its own files (such as eagle_gradient.h) and has one row in the table of distill/run/heads.cpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +22,7 @@
 
 namespace specdec::distill {
 
-// Sums over the rows of one draft position of the roll-outs.
+// Sums over the rows at one draft position of the roll-outs (branches.h).
 struct DepthFigures {
   double acceptance = 0, rows = 0;
 };
@@ -46,8 +46,8 @@ class HeadDraft {
   // Write config.json and the weights into an existing directory. write_as() first converts the weights to `dtype`.
   virtual void write(const std::filesystem::path& directory) const = 0;
   virtual void write_as(at::ScalarType dtype, const std::filesystem::path& directory) const = 0;
-  // Return what another rank needs to build a head of the same shapes ("head" is its name for --draft), and the weights
-  // that are not trained.
+  // shape() returns what another rank needs to build a head of the same shapes; its key "head" names the kind as
+  // --draft does. frozen_weights() returns the weights that are not trained.
   virtual Json shape() const = 0;
   virtual std::vector<at::Tensor> frozen_weights() const { return {}; }
   // Makes the head read the target's hidden states from `divided`, whose layers are divided among the ranks; null means
@@ -55,12 +55,13 @@ class HeadDraft {
   virtual void divide(std::shared_ptr<DividedTarget> divided) = 0;
 
   // Computes the gradients of the loss over the batches and sets them as the parameters' gradients, as
-  // compute_gradients() of gradient.h does. `rows` is the result of count_rows(), the divisors of the mean losses; if
-  // it is empty, the rows of `batches` are counted.
+  // compute_gradients() of gradient.h does. `rows` holds the divisors of the mean losses (count_rows()); if it is
+  // empty, the rows of `batches` are counted.
   virtual GradientFigures compute_gradients(const LossOptions& loss, const std::vector<Batch>& batches,
                                             GradientSums& sums, const std::function<void()>& between,
                                             const std::vector<int64_t>& rows) const = 0;
-  // Returns the numbers of rows that the mean losses divide by, over all ranks. A collective: every rank must call it.
+  // Returns the divisors of the mean losses: numbers of rows, summed over all ranks. A collective: every rank must call
+  // it.
   virtual std::vector<int64_t> count_rows(const std::vector<Batch>& batches, const parallel::Ranks& ranks) const = 0;
   // Returns the logits for the first draft position at Batch::rows.
   virtual RowLogits row_logits(const Batch& batch) const = 0;

@@ -12,8 +12,8 @@ namespace specdec::distill {
 
 namespace {
 
-// Ranks' shares begin at multiples of kShareStep values within a tensor. Then the vectorised update processes every
-// value in the same SIMD lane as without sharing, and its result is bit-identical.
+// The share of a rank begins at a multiple of kShareStep values within each tensor. Then the vectorised update
+// processes every value in the same SIMD lane as without sharing, and its result is bit-identical.
 constexpr int64_t kShareStep = 64;
 constexpr int64_t kPieceValues = int64_t{1} << 24;
 
@@ -24,8 +24,8 @@ int64_t share_begin(int64_t first, int64_t values, int64_t total, int rank, int 
   return begin == values ? values : begin / kShareStep * kShareStep;
 }
 
-// One tensor of the checkpointed state, in layout()'s order: the member `part` of a parameter's slot, or the update
-// counts.
+// One tensor of the checkpointed optimizer state, in the order of layout(). It is either the update counts, or the
+// member `part` (moment or master copy) of a parameter's slot.
 struct AdamW::StateTensor {
   TensorShape shape;
   size_t parameter = 0;
@@ -39,7 +39,7 @@ AdamW::AdamW(std::vector<NamedTensor> parameters, const AdamWOptions& options, c
   for (const NamedTensor& p : parameters_) first_.push_back(first_.back() + p.tensor.numel());
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Slot slot{begin_of(i, ranks_.rank()), begin_of(i, ranks_.rank() + 1), {}, {}, {}, {}};
-    slot.master = values(i, slot.begin, slot.end).to(at::kFloat);  // shares the storage if it is fp32 already
+    slot.master = values(i, slot.begin, slot.end).to(at::kFloat);  // shares the parameter's storage if that is fp32
     slot.exp_avg = at::zeros_like(slot.master);
     slot.exp_avg_sq = at::zeros_like(slot.master);
     slot.steps = at::zeros({}, slot.master.options());

@@ -1,7 +1,7 @@
 // AdamW with decoupled weight decay (Loshchilov & Hutter 2019; the arithmetic is that of torch.optim.AdamW, fused) and
 // clipping by the global norm. Parameters in bf16 or fp16 have an fp32 master copy. Several ranks may divide the
-// optimizer state: then each rank keeps the moments and master copies of its share of the values, updates that share,
-// and receives the updated values of the other shares (ZeRO stage 1: Rajbhandari et al. 2020, arXiv 1910.02054).
+// optimizer state (ZeRO stage 1: Rajbhandari et al. 2020, arXiv 1910.02054): each rank keeps the moments and master
+// copies of its share of the values, updates that share, and receives the updated values of the other shares.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -26,16 +26,16 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// Returns the offset in a tensor at which the share of rank `rank` begins; the share ends where that of rank + 1
-// begins. The tensor has `values` values, at offset `first` in the concatenation of all parameters (`total` values).
-// Over all parameters the ranks' shares are about equally large.
+// Returns where the share of rank `rank` begins, as an offset in values from the start of one tensor. The share ends
+// where the share of `rank` + 1 begins. The tensor has `values` values, and `first` is its offset in the concatenation
+// of all parameters, which has `total` values. Over all parameters the ranks' shares are about equally large.
 int64_t share_begin(int64_t first, int64_t values, int64_t total, int rank, int ranks);
 
 class AdamW {
  public:
   // `parameters` are contiguous leaf tensors, the same on all ranks. step() and load() update them in place. With
-  // `shared`, the optimizer state is divided among the ranks; the updated parameters are bit-identical to those without
-  // `shared`.
+  // `shared`, the optimizer state is divided among the ranks, which does not change a single bit of the updated
+  // parameters.
   AdamW(std::vector<NamedTensor> parameters, const AdamWOptions& options,
         const parallel::Ranks& ranks = parallel::Ranks::alone(), bool shared = false);
 
@@ -47,8 +47,9 @@ class AdamW {
   // grad_norm(). Every rank must call step() with the same gradients.
   void step(double learning_rate, double norm);
 
-  // Returns the tensors that a checkpoint keeps, which do not depend on the number of ranks, by name: moments
-  // "exp_avg.<name>" and "exp_avg_sq.<name>", "master.<name>" for low-precision parameters, and "steps". All are F32.
+  // Returns name and shape of each tensor that a checkpoint keeps: the moments "exp_avg.<name>" and
+  // "exp_avg_sq.<name>", "master.<name>" for low-precision parameters, and "steps". All are F32. The list does not
+  // depend on the number of ranks.
   std::vector<TensorShape> layout() const;
   // Calls f with the values of the tensors of layout(), in that order, as consecutive flat pieces on the CPU. If the
   // state is divided among the ranks, all ranks must call visit_state(), and f is called on rank 0 only.

@@ -1,4 +1,4 @@
-// Refers to a draft of any kind under training: a decoder, or a head with the target that it reads.
+// A reference to a draft of any kind under training: a decoder, or a head together with the target that the head reads.
 // The trainer, evaluation, checkpoints and output use drafts only through this class.
 #pragma once
 

@@ -15,8 +15,8 @@ namespace specdec::distill {
 namespace {
 
 constexpr int64_t kShardBytes = int64_t{8} << 20;
-// Lists the shards of an unfinished run, one per line. Rewriting all of index.json after each of many shards would take
-// longer than writing the shards.
+// Lists the shards of an unfinished run, one per line. Appending a line is fast, while rewriting all of index.json
+// after each of many shards would take longer than writing the shards.
 constexpr const char* kAddedShards = "shards.jsonl";
 constexpr size_t kMostAddedBytes = size_t{1} << 30;
 
@@ -46,7 +46,8 @@ LabelIndex read_index(const fs::path& directory) {
     const std::string where = added.string() + ": shard " + std::to_string(index.shards.size());
     const Json line = parse_json(std::string_view(text).substr(begin, end - begin), where);
     LabelShard shard = read_fields<LabelShard>(line, where);
-    // A run killed inside finish() leaves lines for shards that index.json already lists; this check skips them.
+    // If a run was killed inside finish(), shards.jsonl still lists shards that index.json lists too. They are skipped
+    // here.
     if (shard.file == shard_name(index.shards.size())) index.shards.push_back(std::move(shard));
   }
   index.validate(added.string());
@@ -57,7 +58,7 @@ LabelIndex read_index(const fs::path& directory) {
   throw Error(ErrorKind::kData, file.string() + ": " + what + ": the labels are damaged, write them again");
 }
 
-// Checks the tensors of a shard and returns its row_start.
+// Checks the tensors of a shard and returns its tensor row_start.
 std::vector<int64_t> check_label_shard(const SafetensorsFile& file, const LabelIndex& index, const LabelShard& shard) {
   const fs::path& path = file.file().path();
   const auto expect = [&](const char* name, const char* dtype, std::vector<int64_t> shape) -> const TensorEntry& {
@@ -141,7 +142,7 @@ LabelWriter::LabelWriter(fs::path directory, LabelIndex index, bool resume)
                                          "give a new or an empty directory");
     return has;
   };
-  has_labels();  // checked before the directory is made, so that a refused command leaves no directory
+  has_labels();  // checked before the directory is made, so that a refused command makes none
   make_private_directory(directory_);
   lock_.emplace(directory_ / ".lock");
   most_positions_ = std::max<int64_t>(1, kShardBytes / bytes_per_position(index_));

@@ -15,7 +15,7 @@
 
 namespace specdec::distill {
 
-// Labels of one row: P entries, one per position in the loss (loss_mask 1). P = 0 if the endpoint refused the row.
+// Labels of one row: P entries, one for each position in the loss (loss_mask 1). P = 0 if the endpoint refused the row.
 struct RowLabels {
   std::vector<int32_t> ids;      // [P, K]
   std::vector<float> logprobs;   // [P, K]
@@ -24,7 +24,8 @@ struct RowLabels {
   int64_t positions = 0;
 };
 
-// Lower bound of a stored log-probability of the rest (all tokens outside the top k), whose probability may be 0.
+// The rest is the sum of the probabilities of all tokens outside the top k. It may be 0, so its stored logarithm is at
+// least this.
 inline constexpr float kLeastLogRest = -69.0f;
 
 // A token at one position, and its log-probability.
@@ -33,19 +34,19 @@ struct TokenLogprob {
   float logprob;
 };
 // Sorts the tokens of one position by probability, and appends the K likeliest to `row` with the log-probability of all
-// other tokens together. Throws Error(kData) with `where` for fewer than K tokens, for a token twice or outside the
-// vocabulary, for log-probabilities that are above 0 or NaN, or for probabilities whose sum is above 1.
+// other tokens together. Throws Error(kData) with `where` for fewer than K tokens, a repeated token, a token outside
+// the vocabulary, a log-probability that is NaN or above 0, or probabilities whose sum is above 1.
 void append_position(std::vector<TokenLogprob> tokens, const LabelIndex& index, const std::string& where,
                      RowLabels& row);
 
 // Writes labels row by row, in the order of the data. A shard is complete on disk before shards.jsonl names it, so a
-// run that was stopped is resumed from the last shard. finish() writes the shards' names to index.json and removes
+// stopped run is resumed after the last complete shard. finish() writes the shards' names to index.json and removes
 // shards.jsonl.
 class LabelWriter {
  public:
-  // Throws Error(kUsage) if the directory has foreign files, if it has labels and `resume` is not set, or if those
-  // labels have other settings than `index` (the message names them). Throws Error(kNetwork) if another process writes
-  // to the directory.
+  // Throws Error(kUsage) if the directory has foreign files, if it has labels and `resume` is not set, or if it has
+  // labels made with other settings than `index` (the message names the settings). Throws Error(kNetwork), which means
+  // "try again", while another process writes to the directory.
   LabelWriter(std::filesystem::path directory, LabelIndex index, bool resume);
 
   const LabelIndex& index() const { return index_; }
@@ -74,13 +75,13 @@ struct LabelUse {
   std::string data_digest, tokenizer_digest;
   std::string target_id;  // "" = unknown
   double temperature = 1;
-  std::string data, target;  // for messages
+  std::string data, target;  // shown in error messages
 };
 
 class LabelReader {
  public:
-  // Opens the directory and checks it. Throws Error(kData) if the labels are damaged, incomplete, or belong to another
-  // target, tokenizer or data; Error(kUsage) if top-k labels were computed at another temperature.
+  // Opens the directory and checks the labels. Throws Error(kData) if they are damaged, incomplete, or belong to
+  // another target, tokenizer or data; Error(kUsage) if top-k labels were computed at another temperature.
   LabelReader(const std::filesystem::path& directory, const LabelUse& use);
 
   const LabelIndex& index() const { return index_; }
@@ -90,7 +91,8 @@ class LabelReader {
   RowLabels read(int64_t row, int64_t positions) const;
 
  private:
-  // A shard file is opened anew for each read, because there may be more shards than the process may have open files.
+  // A shard file is opened anew for each read, because there may be more shards than files that a process may keep
+  // open.
   struct Shard {
     std::filesystem::path path;
     std::map<std::string, TensorEntry> tensors;

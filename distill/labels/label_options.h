@@ -19,9 +19,9 @@ namespace specdec::distill {
 
 struct LabelOptions {
   std::string data, out;
-  std::string target;  // directory of the target; with a URL it may be ""
-  std::string url;     // http(s)://host[:port][/v1]; "" = the target runs in this process
-  std::string model;   // name at the endpoint; "" = the first of /v1/models
+  std::string target;  // directory of the target; may be "" if `url` is set
+  std::string url;     // http(s)://host[:port][/v1]; "" = run the target in this process
+  std::string model;   // name of the model at the endpoint; "" = the first of /v1/models
   Secret api_key;
   int64_t top_k = 0;       // tokens per position; 0 = 32, or 20 with an endpoint, because servers often allow no more
   bool hidden = false;     // writes hidden states instead of log-probabilities; not possible with an endpoint

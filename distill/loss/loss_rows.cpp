@@ -9,8 +9,8 @@ namespace specdec::distill {
 
 namespace {
 
-// Computes exp(x) for x <= 0, clamped at e^-87, by Cody-Waite reduction and the degree-5 polynomial of Cephes expf (2
-// ulp). NaN stays NaN.
+// Computes exp(x) for x <= 0, where x below −87 counts as −87. Uses Cody-Waite reduction and the degree-5 polynomial of
+// Cephes expf (2 ulp). NaN stays NaN.
 inline __attribute__((always_inline)) float exp_nonpositive(float x) {
   x = x < -87.0f ? -87.0f : x;
   const float shifted = x * 1.44269504088896341f + 12582912.0f;  // rounds to an integer in the low mantissa bits
@@ -120,7 +120,8 @@ RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, f
     overlap += y < whole ? y : whole;
     inside += y < whole ? y : 0.0f;
   }
-  // KL = Σ p (a − b) − log Σ e^a + log Σ e^b. The comparisons above drop a NaN; this sum propagates it.
+  // KL = Σ p (a − b) − log Σ e^a + log Σ e^b. If a logit is NaN, the comparisons above ignore it, but kl and `sound`
+  // become NaN.
   const float log_a = std::log(sum_a), log_b = std::log(sum_b), kl = cross * scale_a - log_a + log_b;
   const float sound = kl + mass;
   return {mass, kl, std::isnan(sound) ? sound : overlap, inside, max_a, max_b, log_a, log_b};

@@ -19,8 +19,8 @@ std::string tf_record(std::string_view payload);
 // records.
 class EventFile {
  public:
-  // `first_step` > 0 marks a resumed run: TensorBoard then discards earlier scalars of that step and later ones. The
-  // constructor and scalars() throw Error(kIo).
+  // `first_step` > 0 marks a resumed run: TensorBoard then discards earlier scalars of step `first_step` and of later
+  // steps. The constructor and scalars() throw Error(kIo).
   EventFile(const std::filesystem::path& directory, int64_t unix_seconds, int64_t first_step);
   ~EventFile();
   EventFile(const EventFile&) = delete;

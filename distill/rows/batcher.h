@@ -1,6 +1,6 @@
-// Turns rows of token shards into training batches. Rows are padded on the right, so a causal pass needs no mask, and
-// the rows of a batch have nearly equal lengths, so there is little padding. The order depends only on (seed, epoch),
-// so a resumed run needs only the epoch and the batch number.
+// Turns rows of token shards into training batches. Rows are padded on the right, so a causal pass needs no mask. The
+// rows of a batch have nearly equal lengths, so there is little padding. The order of the rows depends only on (seed,
+// epoch), so a run is resumed from the epoch and the batch number.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -35,21 +35,21 @@ struct Batch {
   std::vector<size_t> row_index;  // index of each row of the batch in the training set
   at::Tensor temperatures;        // [B] fp32: temperature with which each row was served; 0 = greedy, NaN = unknown
   int64_t num_tokens = 0;         // number of tokens, without padding
-  // Roll-outs of the draft after some positions, which the teacher scores too; null = none. Must outlive the batch.
+  // Roll-outs of the draft after some positions of the batch, which the teacher scores too; null = none. `branches`
+  // must outlive the batch.
   const Branches* branches = nullptr;
 };
 // Makes a batch of the rows at `index`. Throws Error(kInternal) if `index` is empty.
 Batch make_batch(const std::vector<TokenRow>& rows, const std::vector<size_t>& index);
 
-// Groups `order` (row indices) into batches of at most `batch_tokens` padded tokens, with at least one row each. It
-// takes rows for about 32 batches at a time and sorts them by length, so that a batch holds rows of nearly equal
-// length.
+// Groups `order` (row indices) into batches of at most `batch_tokens` padded tokens, but at least one row. The rows of
+// about 32 batches at a time are sorted by length, so that a batch holds rows of nearly equal length.
 std::vector<std::vector<size_t>> group_rows(const std::vector<TokenRow>& rows, const std::vector<size_t>& order,
                                             int64_t batch_tokens);
 
-// Returns one rank's share of the rows of `groups`, grouped into batches of at most `batch_tokens` padded tokens; with
-// one rank, the result is `groups` itself. Every row goes to exactly one rank, the longest first, each to the rank with
-// the fewest tokens so far, so that the ranks need about the same time. A share may be empty.
+// Returns one rank's share of the rows of `groups`, grouped into batches of at most `batch_tokens` padded tokens. With
+// one rank, the result is `groups` itself. The rows are assigned from the longest to the shortest, each to the rank
+// with the fewest tokens so far, so that the ranks need about the same time. A share may be empty.
 std::vector<std::vector<size_t>> share_of(const std::vector<TokenRow>& rows,
                                           const std::vector<std::vector<size_t>>& groups, int64_t batch_tokens,
                                           int rank, int ranks);
@@ -74,8 +74,8 @@ class Batcher {
   Batcher(const std::vector<TokenRow>& rows, int64_t batch_tokens, uint64_t seed, BatchCursor cursor = {});
 
   Batch next();  // returns every row exactly once per epoch, then starts the next epoch
-  // Advances by `batches` batches and returns this rank's share of their rows. The union of the ranks' rows is the same
-  // for any number of ranks.
+  // Advances by `batches` batches and returns this rank's share of their rows. Together the ranks get the same rows,
+  // however many ranks there are.
   StepShare next_step(int64_t batches, int rank, int ranks);
   const BatchCursor& cursor() const { return cursor_; }
   void seek(BatchCursor cursor);

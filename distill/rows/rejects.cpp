@@ -48,8 +48,8 @@ bool next_line(std::istream& in, const std::string& where, std::string& line) {
   return !line.empty();
 }
 
-// Adds the positions of the record's rejects in the row to `tokens`. Returns false at the first position where the row
-// has another token: the row was tokenised differently, so all later positions are shifted too.
+// Adds the row's positions at which `record` has rejects to `tokens`. Returns false at the first position where the row
+// has another token than the record. Such a row was tokenised differently, so its later positions are shifted too.
 bool add(const RejectRecord& record, const TokenRow& row, std::vector<int32_t>& tokens) {
   for (const RejectRecord::Reject& reject : record.rejects) {
     const int64_t at = row.prompt_tokens + reject.position;

@@ -1,5 +1,5 @@
-// Chooses the dtype in which a run computes. Other commands compute in the checkpoint's dtype. Training does so many
-// more matrix products that a dtype which this CPU multiplies slowly would multiply the duration of the run.
+// Chooses the dtype in which a run computes. Other commands compute in the checkpoint's dtype. Training needs many more
+// matrix products, so on a CPU that is slow in the checkpoint's dtype it uses a faster one.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@ struct ComputeDtype {
   std::string flag;    // value of --dtype for loading target and draft: "fp32", …; "auto" = each checkpoint's own dtype
   std::string reason;  // why this dtype was chosen, one sentence for the user
 };
-// `flag` is --dtype, which always wins. With auto, a CPU computes 16-bit checkpoints in fp32 unless both models are in
-// bf16 and the CPU multiplies bf16; a GPU computes in the checkpoints' own dtypes. `target` is null if the run needs no
-// target.
+// Chooses the dtype for `flag`, the value of --dtype; any value but "auto" is used as it is. With "auto", a GPU
+// computes in the checkpoints' own dtypes. A CPU computes 16-bit checkpoints in fp32, unless both models are in bf16
+// and the CPU has instructions for bf16 products. `target` is null if the run needs no target.
 ComputeDtype choose_compute_dtype(const std::string& flag, const model::DecoderConfig* target,
                                   const model::DecoderConfig& draft, at::Device device, const CpuFeatures& cpu);
 

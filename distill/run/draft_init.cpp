@@ -18,8 +18,9 @@ namespace {
 
 constexpr int64_t kProbeTokens = 4096, kProbeBatchTokens = 2048, kProbeValues = int64_t{1} << 27;
 constexpr int64_t kLeastProbeRows = 4, kLeastCandidates = 2;
-// If the target has at least this many times the layers of the draft, choose_layers() adds layers one by one instead of
-// removing them. Adding costs keep × total passes of shallow models, removing total² / 2 passes of deep ones.
+// If the target has at least kDeep times as many layers as the draft, choose_layers() adds layers one by one to an
+// empty model. Otherwise it removes layers one by one from the target. Adding costs keep × total passes of shallow
+// models; removing costs total² / 2 passes of deep models.
 constexpr int64_t kDeep = 4;
 
 using Layers = std::vector<int64_t>;
@@ -32,8 +33,9 @@ std::vector<Layers> spread(const std::vector<Layers>& candidates, size_t count) 
   return out;
 }
 
-// Return the candidates of a round, each a set of layers. candidates_to_add(): `kept` plus one other layer, the last
-// layer first. candidates_to_remove(): `kept` minus one layer, never the first or the last.
+// Each returns the candidates of a round; a candidate is a set of layers. candidates_to_add(): `kept` plus one other
+// layer, the last layer first. candidates_to_remove(): `kept` minus one layer; the first and the last layer stay while
+// there are more than two.
 std::vector<Layers> candidates_to_add(const Layers& kept, int64_t total) {
   std::vector<Layers> out;
   for (int64_t layer = total - 1; layer >= 0; --layer) {
@@ -98,7 +100,7 @@ std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train, int64_t voc
   std::vector<TokenRow> probe;
   const size_t wanted = 64, stride = std::max<size_t>(1, train.size() / wanted);
   const int64_t most = std::clamp<int64_t>(kProbeValues / vocab, 256, kProbeTokens);
-  // If few positions fit, takes the first positions of several rows instead of all positions of one row.
+  // If the limit allows few positions, takes the first positions of several rows instead of all positions of one row.
   const int64_t of_a_row = most < kProbeTokens ? std::max<int64_t>(1, most / 16) : kProbeTokens;
   int64_t positions = 0;
   for (size_t i = 0; i < train.size() && positions < most; i += stride) {
@@ -149,8 +151,8 @@ ChosenLayers choose_layers(const std::shared_ptr<const model::Decoder>& target, 
   size_t trials = 0;
   const int64_t batch_tokens = std::clamp<int64_t>(limits.batch_tokens, 1, kProbeBatchTokens);
   const auto is_late = [&] { return limits.is_late && trials > 0 && limits.is_late(); };
-  // Measures `candidates` and returns the best: of equals the last, and the last candidate if there is no time to
-  // measure any.
+  // Measures `candidates` and returns the best one; among equally good candidates this is the last. Without time to
+  // measure any, returns the last candidate.
   const auto best_of = [&](const std::vector<Layers>& candidates) {
     size_t best = candidates.size() - 1;
     double most = -1;

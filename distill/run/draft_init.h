@@ -30,19 +30,20 @@ struct DraftInit {
 model::Decoder pick_layers(const model::Decoder& target, const std::vector<int64_t>& layers);
 model::Decoder keep_layers(const model::Decoder& target, const std::vector<int64_t>& layers);
 
-// Returns rows spread over the training set with about 4,096 tokens, or fewer if their logits would be more than 128 M
-// values. They come from the training set because held-out rows must not influence the choice of the initial draft.
+// Returns rows spread over the training set, with about 4,096 tokens together, or fewer if their logits would be more
+// than 128 M values. The layer search measures on these rows. They are training rows, because held-out rows must not
+// influence the choice of the initial draft.
 std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train, int64_t vocab);
 
-// Limits the cost of choosing layers. `passes` is the largest number of forward passes of one candidate over one probe
-// row. If it is too low for all rows and candidates, fewer rows are used (at least four), then fewer candidates per
-// round (at least two, spread evenly over the layers).
+// Limits the cost of choosing layers. `passes` is the largest total number of forward passes, where a pass runs one
+// candidate over one probe row. If `passes` is too low for all rows and candidates, fewer rows are used (at least
+// four), then fewer candidates per round (at least two, spread evenly over the layers).
 struct LayerSearch {
   int64_t passes = INT64_MAX;
   EvaluationStep step = {};  // called repeatedly with the fraction of the work done so far
-  // For a run with a time limit: the largest number of probe rows, the padded tokens per pass, and whether the time is
-  // over. Once is_late() returns true, the current round takes the best candidate measured so far, and each later round
-  // takes its last candidate without measuring.
+  // For a run with a time limit: the largest number of probe rows, the padded tokens per pass, and a function that
+  // returns whether the time is over. When the time is over, the current round takes the best candidate measured so
+  // far, and each later round takes its last candidate without measuring.
   int64_t rows = INT64_MAX, batch_tokens = INT64_MAX;
   std::function<bool()> is_late = {};
 };
@@ -52,10 +53,11 @@ struct ChosenLayers {
   Json record;                  // {"trials", "kept", "acceptance", "probe_rows"}
 };
 // Chooses `keep` layers by acceptance, measured teacher-forced on `probe`. The search starts from the whole target and
-// repeatedly removes the layer whose removal costs least. With keep >= 2 the first and the last layer are never
-// removed; of equally good candidates the later layer is removed. If the target is at least four times as deep as the
-// draft, the search starts from no layers and repeatedly adds the layer that raises acceptance most; of equally good
-// candidates the earlier layer is added. Throws Error(kUsage) unless 1 <= keep <= layers.
+// repeatedly removes the layer whose removal costs least acceptance; among equals, the later layer. With keep >= 2 the
+// first and the last layer are never removed.
+// If the target is at least four times as deep as the draft, the search instead starts from no layers and repeatedly
+// adds the layer that raises acceptance most; among equals, the earlier layer. Throws Error(kUsage) unless 1 <= keep <=
+// layers.
 ChosenLayers choose_layers(const std::shared_ptr<const model::Decoder>& target, int64_t keep,
                            std::vector<TokenRow> probe, double temperature, const LayerSearch& limits = {});
 
@@ -67,7 +69,7 @@ struct DraftInitOptions {
   double temperature = 1;
   LayerSearch search = {};
   int64_t draft_vocab = 0;  // vocabulary size of a new head, 0 = the target's; other drafts always have the target's
-  int64_t ttt_steps = 5;    // of a head, as DistillOptions::ttt_steps
+  int64_t ttt_steps = 5;    // of a head, see DistillOptions::ttt_steps
   double ttt_decay = 0.8;
 };
 // Makes the initial draft. `target` may be null unless spec.kind is "prune" or the draft is a head. "prune" takes its

@@ -17,9 +17,9 @@ namespace specdec::distill {
 std::vector<int32_t> choose_draft_vocab(const std::vector<TokenRow>& rows, int64_t size,
                                         const model::DecoderConfig& config);
 
-// Returns the share of the tokens with loss_mask 1 that are in `draft_vocab`, in [0, 1]: {"value": x, "domains": {name:
-// x}}; null where there are no such tokens. Acceptance cannot exceed the target's probability mass on these ids, and
-// this share estimates that mass from the text.
+// Returns the share of the tokens with loss_mask 1 that are in `draft_vocab`, in [0, 1], as {"value": x, "domains":
+// {name: x}}; x is null if there are no such tokens. The share estimates the target's probability mass on these ids,
+// which is an upper bound of acceptance.
 Json vocab_coverage(const std::vector<TokenRow>& rows, const std::vector<int32_t>& draft_vocab);
 
 }  // namespace specdec::distill

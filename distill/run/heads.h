@@ -1,5 +1,5 @@
-// The table of the kinds of heads that distill trains. Heads read the target's hidden states; all other drafts are
-// decoders.
+// The table of the kinds of heads that distill trains. A head is a draft that reads the target's hidden states; all
+// other drafts are decoders.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -46,7 +46,8 @@ struct HeadKind {
   std::unique_ptr<HeadDraft> (*like)(const Json& shape, const Target& target, const std::string& where);
 };
 
-// Returns the kind of the draft's head, for a new head and for model:DIR alike; null if the draft is a decoder.
+// Returns the kind of head that `spec` names, as a new head or as a directory (model:DIR); null if the draft is a
+// decoder.
 const HeadKind* head_kind(const DraftSpec& spec);
 
 }  // namespace specdec::distill

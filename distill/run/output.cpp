@@ -159,7 +159,8 @@ Json describe(const DistillOptions& o) {
               {"teacher_cache_mib", o.teacher_cache_mib},
               {"dtype", o.device.dtype},
               {"seed", o.device.seed}};
-  // Left out for drafts that are not new heads, because run.json of earlier versions has no such settings.
+  // run.json has these two keys only for a new head or for values other than the default. Earlier versions wrote
+  // neither key, and --resume compares run.json.
   const DistillOptions usual;
   if (new_head(parse_draft_spec(o.draft)) || o.ttt_steps != usual.ttt_steps || o.ttt_decay != usual.ttt_decay)
     out.update(Json{{"ttt_steps", o.ttt_steps}, {"ttt_decay", o.ttt_decay}});
@@ -167,7 +168,8 @@ Json describe(const DistillOptions& o) {
   if (!o.rejects.empty()) out.update(Json{{"rejects", o.rejects}, {"reject_weight", o.reject_weight}});
   if (o.on_policy > 0) out.update(Json{{"on_policy", o.on_policy}, {"anchors", o.anchors}});
   if (o.sample < 1) out["sample"] = o.sample;
-  // Left out for the default, because run.json of earlier versions does not have it.
+  // run.json has this key only for a teacher other than the default. Earlier versions did not write the key, and
+  // --resume compares run.json.
   if (o.teacher != "target") out["teacher"] = o.teacher;
   if (o.contexts != kContextsOfEarlierRuns) out["contexts"] = o.contexts;
   return out;

@@ -25,16 +25,17 @@ std::string differing_keys(const Json& a, const Json& b);
 Json to_json(const Evaluation& evaluation);
 Evaluation evaluation_from_json(const Json& object);  // throws Error(kData)
 
-// Returns the content of scores.json: the acceptance of each request in the verdict half of the held-out rows, or null
-// without a target. --forecast and --compare compare runs on the same data by these scores.
+// Returns the content of scores.json: the acceptance of each request in the verdict half of the held-out rows before
+// and after training; null without a target. --forecast and --compare use these scores to compare runs on the same
+// data.
 Json scores_json(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after);
 
 struct Outcome {
   Judgement judgement;
   Evaluation before, after;
   bool by_acceptance = true;
-  // The number of conversations of the verdict half that were measured, and the number in that half; a time limit may
-  // be too short for all of them.
+  // Conversations of the verdict half that were measured, and all conversations of the verdict half. A time limit may
+  // be too short to measure all of them.
   int64_t verdict_conversations = 0, held_out_conversations = 0;
   int64_t selection_conversations = 0, selection_requests = 0;
   bool taught_little = false;  // the run had fewer than kTeachingSteps steps and found no gain
@@ -49,7 +50,7 @@ struct Outcome {
   std::string device;  // "cpu", "cuda:0"
   int processes = 1;
   ComputeDtype compute = {"auto", ""};
-  std::optional<double> teacher_share;  // the teacher's share of the training time in [0, 1]; empty if it is not known
+  std::optional<double> teacher_share;  // the teacher's share of the training time, in [0, 1]; empty = unknown
   std::string started;
   double seconds = 0;
 };
@@ -61,7 +62,7 @@ Json describe_parts(const std::vector<TokenRow>& rows, const Evaluation& before,
 // The facts about a finished run on which next_step() bases its suggestion.
 struct RunEnd {
   bool rising = false;  // the last measured checkpoint is the best one
-  // The verdict is inconclusive because the teacher knows only part of each distribution (top-k labels).
+  // True if the verdict is inconclusive because the teacher knows only part of each distribution (top-k labels).
   bool partial = false;
   // The factor by which a run must be longer to reach a verdict; 0 = a longer run would not help.
   double longer = 0;

@@ -20,14 +20,14 @@ namespace specdec::distill {
 
 namespace {
 
-// Numbers of tokens per timed pass for measuring the machine's speed. The first passes are small: on a slow machine a
-// large pass would take longer than the whole preparation may.
+// Tokens of each timed pass that measures the machine's speed. The first passes are small, because on a slow machine a
+// large pass could take longer than the whole preparation may.
 constexpr int64_t kSampleTokens[] = {64, 64, 512};
 constexpr double kMostPassSeconds = 1;  // longest duration of a pass, because the clock is checked only between passes
 constexpr int64_t kLeastProbedRows = 2;
 // An evaluation of the selection half may take at most 1 / kMostSelectionShare of the time for the verdict half.
 constexpr double kMostSelectionShare = 3;
-// Number of rows in both halves that should get an answer, even if that makes the answers short.
+// The number of held-out rows (both halves together) that should get an answer, even if the answers must then be short.
 constexpr double kWantedRows = 1.5 * static_cast<double>(kMinVerdictConversations);
 
 // Returns the floating-point operations of a forward pass per token. For a mixture of experts, all experts count as
@@ -59,7 +59,8 @@ std::vector<TokenRow> sample_rows(const std::vector<TokenRow>& train, int64_t to
     TokenRow& row = out.back();
     row.tokens.resize(std::min(row.tokens.size(), static_cast<size_t>(left)));
     row.loss_mask.resize(row.tokens.size());
-    // Otherwise prepare_rows() would drop a row cut within its prompt, because none of its tokens is in the loss.
+    // Puts the last token into the loss. If the row was cut within its prompt, it has no other token in the loss, and
+    // prepare_rows() would drop it.
     row.loss_mask.back() = 1;
     left -= static_cast<int64_t>(row.tokens.size());
   }
@@ -81,7 +82,7 @@ Work work_of(const PreparationInput& in) {
   return {in.target ? flop_per_token(in.target->config) : 0, flop_per_token(draft)};
 }
 
-// Computes the target's logits over rows, as the teacher does.
+// Runs the target over the rows and computes their logits, as the teacher does in training.
 void read_by_target(const PreparationInput& in, const std::vector<TokenRow>& rows, const EvaluationStep& step) {
   std::vector<size_t> order(rows.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -138,7 +139,7 @@ EvaluationStep Stages::step() {
   return [this](double share) {
     look();
     if (progress_)
-      // At most 99 %: the start of the next stage shows that this stage is done.
+      // Reports at most 99 %; the start of the next stage shows that this stage is done.
       progress_({name_, std::min(99.0, std::round(100 * share)), 100, "%", ""});
   };
 }
@@ -168,15 +169,16 @@ struct Budget {
   const TimePlan& time;
   Work work;
   double speed = 0;  // floating-point operations per second; infinity without a time limit
-  // Floating-point operations of the run by its limits in steps and epochs; infinity without such a limit.
+  // Floating-point operations that the run's limits in steps and epochs allow; infinity without such limits.
   double flop = 0;
 
-  // Returns the floating-point operations that a stage may take: `share` of the whole run's, limited by the stage's
-  // time.
+  // Returns the floating-point operations that a stage may take: `share` times the operations of the whole run, but no
+  // more than fit into the stage's time.
   double of_stage(double share, TimePlan::Stage stage) const {
     return std::min(share * flop, speed * time.seconds_for(stage));
   }
-  // Returns the number of rows that can be computed with `operations`. Under a time limit kFreeFlop does not apply.
+  // Returns how many rows can be computed with `operations`. Without a time limit, at least kFreeFlop operations may be
+  // used.
   int64_t rows(double operations, double row_operations) const {
     return rows_for(operations, row_operations, 1, time.is_limited() ? 0 : kFreeFlop);
   }
@@ -199,7 +201,7 @@ DraftInit make_draft(const Budget& budget, Stages& stages) {
     search.is_late = budget.is_late_after(TimePlan::Stage::kLayers);
     double left = flop;
     if (budget.time.is_limited() && std::isfinite(budget.speed)) {
-      // The target's logits of the probe are computed once; a quarter of the time is for that.
+      // A quarter of the time is for the target's logits of the probe rows, which are computed only once.
       search.rows = std::max(kLeastProbedRows, budget.rows(flop / 4, budget.work.target * row));
       search.batch_tokens = static_cast<int64_t>(kMostPassSeconds * budget.speed / budget.work.target);
       left *= 0.75;
@@ -218,8 +220,8 @@ double measured_tokens(const Budget& budget, const std::vector<TokenRow>& rows) 
   return is_short ? mean_prompt(rows) + kLeastAnswerTokens : mean_tokens(rows);
 }
 
-// Generates the target's answers to as many held-out prompts as the run can afford. Shortens the answers if there would
-// otherwise be too few for a verdict.
+// Generates the target's answers to as many held-out prompts as the run can afford. If too few rows for a verdict would
+// get an answer, the answers are made shorter.
 void answer_within(const Budget& budget, HeldOut& held_out, Preparation& out) {
   const PreparationInput& in = budget.in;
   const double flop = budget.of_stage(kContextsShare, TimePlan::Stage::kAnswers) / in.options.sample;
@@ -232,7 +234,8 @@ void answer_within(const Budget& budget, HeldOut& held_out, Preparation& out) {
   }
   const double tokens = prompt + kDecodeOverPrefill * static_cast<double>(limits.tokens);
   int64_t affordable = budget.rows(flop, tokens * budget.work.target);
-  // limits.is_late ends the answers in time, so at least kWantedRows rows are begun if there is time for their prefill.
+  // If there is time to prefill kWantedRows prompts, at least that many rows are begun, since limits.is_late ends all
+  // answers in time.
   if (budget.time.is_limited() && flop >= kWantedRows * (prompt + kLeastAnswerTokens) * budget.work.target)
     affordable = std::max(affordable, static_cast<int64_t>(kWantedRows));
   if (in.options.evaluate_rows == 0)
@@ -260,7 +263,7 @@ Preparation make_start(const PreparationInput& in, HeldOut& held_out, Stages& st
   const double both = budget.work.both();
   out.verdict_rows = budget.rows(budget.of_stage(kFirstEvaluationShare, TimePlan::Stage::kStart) / in.options.sample,
                                  both * measured_tokens(budget, held_out.verdict));
-  // Limits the rows of the selection half, which is measured at least twice.
+  // Limits the number of selection rows, because the selection half is measured at least twice.
   const double selection = std::min(kSelectionShare * budget.flop,
                                     budget.speed * time.seconds_for(TimePlan::Stage::kStart) / kMostSelectionShare);
   out.selection_rows = in.options.evaluate_rows > 0
@@ -314,8 +317,8 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
                                teacher.get(), held_out.verdict, options);
   out.start_seconds = time.clock().seconds() - begin;
   held_out.verdict_conversations = count_conversations(held_out.verdict);
-  // Reduces the vocabulary only after the draft was measured: the verdict then compares with the full vocabulary and
-  // includes the loss by the reduction. A head has its reduced vocabulary from the start.
+  // The vocabulary is reduced after the draft was measured with its full vocabulary. So the verdict includes the
+  // acceptance that the reduction costs. A head has its reduced vocabulary from the start.
   if (in.options.draft_vocab > 0 && !out.init.head) {
     model::Decoder& draft = out.init.decoder;
     draft.config.draft_vocab = choose_draft_vocab(in.train.rows, in.options.draft_vocab, draft.config);

@@ -1,6 +1,6 @@
 // Prepares a distill run before its first step: makes the initial draft, measures it, and chooses the settings that the
-// options leave open. The preparation takes at most a tenth of the run (time_plan.h has the rule under a time limit),
-// reports progress throughout, and throws when a stop is requested.
+// options leave open. The preparation takes at most a tenth of the run (for runs with a time limit see time_plan.h). It
+// reports progress, and it throws when a stop is requested.
 #pragma once
 
 #include <functional>
@@ -19,8 +19,8 @@
 
 namespace specdec::distill {
 
-// Reports the name and progress of each stage of the preparation. The functions throw Error(kNetwork) when a stop is
-// requested.
+// Reports the name and progress of each stage of the preparation. The functions throw Error(kNetwork), which means "run
+// it again", when a stop is requested.
 class Stages {
  public:
   explicit Stages(ProgressFn progress) : progress_(std::move(progress)) {}
@@ -36,17 +36,17 @@ class Stages {
 // Returns the limits that the options set; `train_tokens` is the size of the training set.
 RunLimits run_limits(const DistillOptions& options, int64_t train_tokens);
 
-// Keeps the first conversations of each half, until the half has at least the given number of rows. Without `exactly`,
-// the selection half keeps at least kMinVerdictConversations and the verdict half twice as many, if there are that
-// many, even if fewer rows are asked for. `exactly` drops this minimum, which would be too much under a time limit.
+// Keeps the first conversations of each half, as many as are needed for the given number of rows. If `exactly` is
+// false, the selection half keeps at least kMinVerdictConversations and the verdict half twice as many, where the data
+// has them. Under a time limit these minimums could take too long, so `exactly` is true.
 void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows, bool exactly = false);
 
 struct PreparationInput {
   const DistillOptions& options;
   const DraftSpec& spec;
-  std::shared_ptr<const model::Decoder> target;  // same as Setup::target; null: the target is not in this process
+  std::shared_ptr<const model::Decoder> target;  // see Setup::target; null: the target is not loaded
   const TeacherSource* teacher;                  // null: measure cross entropy only
-  const model::DecoderConfig& draft;             // for prune the target's configuration, for a head that of its layer
+  const model::DecoderConfig& draft;             // the draft's configuration; prune: the target's; head: its layer's
   at::Device device;
   const PreparedRows& train;
   RowLimits limits = {};        // limits of each held-out row
@@ -54,19 +54,19 @@ struct PreparationInput {
   // Generates the target's answers to the held-out prompts. Empty if the draft is measured on the answers in the data.
   std::function<HeldOutAnswers(const HeldOut&, const AnswerLimits&)> answer = {};
   const parallel::Ranks* ranks = &parallel::Ranks::alone();
-  std::shared_ptr<DividedTarget> divided = nullptr;  // as Setup::divided
+  std::shared_ptr<DividedTarget> divided = nullptr;  // see Setup::divided
 };
 struct Preparation {
   DraftInit init;
   Evaluation before;
-  int64_t selection_rows = 0, verdict_rows = 0;  // for shorten() when the run is resumed
-  bool exactly = false;                          // argument of shorten() when the run is resumed
+  int64_t selection_rows = 0, verdict_rows = 0;  // arguments of shorten() in a resumed run
+  bool exactly = false;                          // argument of shorten() in a resumed run
   int64_t evaluations = kMostEvaluations;        // number of evaluations of the selection half during the run
   Json answers;                                  // HeldOutAnswers as JSON, or null
   double start_seconds = 0;                      // duration of measuring the initial draft
 };
-// Makes the initial draft on rank 0, shortens `held_out` to what the run can afford to measure, and measures the draft
-// on all ranks. Returns the same preparation on all ranks.
+// Makes the initial draft on rank 0, shortens `held_out` to the rows that the run can afford to measure, and measures
+// the draft on all ranks. All ranks return the same preparation.
 Preparation prepare(const PreparationInput& input, HeldOut& held_out, Stages& stages, const TimePlan& time);
 
 // Sets tokens per step and learning rate where `options` leaves them open, from the run's limits and, under a time

@@ -33,7 +33,7 @@ void count_steps(Setup& s) {
   DistillOptions& o = s.options;
   if (o.max_steps > 0 || o.epochs <= 0 || s.train.rows.empty()) return;
   const Batcher batcher(s.train.rows, o.batch_tokens, o.device.seed);
-  // Epochs differ by about one batch, so this averages the number of batches of the first few epochs.
+  // The number of batches varies by about one between epochs, so this averages it over the first few epochs.
   const auto looked_at = static_cast<int64_t>(std::clamp(std::ceil(o.epochs), 1.0, 4.0));
   double batches = 0;
   for (int64_t e = 0; e < looked_at; ++e)
@@ -74,7 +74,7 @@ int64_t restore_best(const std::vector<Measured>& measured, const CheckpointStor
               "the draft gives no finite logits on held-out rows, and none of its checkpoints is whole");
 }
 
-// Returns the exit code of a finished run, given its result.json. A verdict other than improved and no_significant_gain
+// Returns the exit code of a finished run, given its result.json. Any verdict but improved and no_significant_gain
 // counts as inconclusive.
 int exit_code_of(const Json& done, const std::string& where) {
   const auto verdict = verdict_named(json_string(done, "verdict", where, ErrorKind::kData));
@@ -180,7 +180,8 @@ Start go_on(Setup& s, Checkpoint checkpoint, Stages& stages) {
     put_answers(answers_from_json(parse_json(text, file), s.target->config.vocab_size, file), s.limits, file,
                 s.held_out);
   }
-  // Under a time limit, the interrupted run may have measured only the first rows.
+  // With a time limit, the interrupted run may have measured only the first rows, so the resumed run uses the same
+  // rows.
   s.held_out.verdict.resize(std::min(s.held_out.verdict.size(), evaluation_from_json(kept.at("before")).rows.size()));
   s.held_out.verdict_conversations = count_conversations(s.held_out.verdict);
   DraftInit init;
@@ -237,7 +238,7 @@ void settle(Setup& s, Start& start, Teacher* teacher, Stages& stages, const Cloc
   }
   const Json& chosen = start.kept.at("chosen");
   apply_settings(chosen, s.options);
-  // Checkpoints of earlier versions have no training_seconds: they gave training the whole limit.
+  // Checkpoints of earlier versions have no training_seconds, because training could use the whole time limit.
   s.training_seconds = chosen.value("training_seconds", s.options.time_limit_seconds);
   s.expected_steps = static_cast<int64_t>(chosen.value("expected_steps", 0.0));
   count_steps(s);
@@ -250,17 +251,18 @@ struct Reporting {
   const Clock& clock;
 };
 
-// Trains the draft. Sets `teacher_share` to the teacher's share of the training time if it can be measured: not on a
-// GPU, which still computes after a call has returned, and not for a head, which runs the target itself.
+// Trains the draft. Sets `teacher_share` to the teacher's share of the training time, if that can be measured. It
+// cannot be measured on a GPU, which still computes after a call has returned, and not for a head, which runs the
+// target itself.
 TrainingSummary train(Setup& s, Start& start, const Reporting& to, std::optional<double>& teacher_share) {
   Stages& stages = to.stages;
   const Clock& clock = to.clock;
   std::unique_ptr<TimedTeacher> teacher;
   std::unique_ptr<Teacher> judge;
   const int64_t cache = s.options.teacher_cache_mib << 20;
-  if (s.from.kind != TeacherSpec::Kind::kTarget) s.target.reset();  // prune: has copied its layers into the draft
-  // Cached logits would not be used: a head gets the target's logits from the pass that also gives the hidden states,
-  // and roll-outs need a new pass of the target over each text.
+  if (s.from.kind != TeacherSpec::Kind::kTarget) s.target.reset();  // prune has copied its layers already
+  // A cache of logits would be useless for heads, which get the logits from the pass that also gives hidden states, and
+  // for roll-outs, which need a new pass of the target in every step.
   const bool reads_every_step = s.head || s.options.on_policy > 0;
   if (!s.ce)
     teacher = std::make_unique<TimedTeacher>(s.teacher->teach(s.train.rows, reads_every_step ? 0 : cache), clock);
@@ -331,7 +333,7 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   outcome.chosen = start.kept["chosen"];
   if (store) outcome.kept_step = restore_best(outcome.training.measured, *store, draft);
   share_weights(draft, ranks);
-  draft.round_to(s.published);  // judges the rounded weights, as they are saved
+  draft.round_to(s.published);  // the draft is judged with the rounded weights that are saved
   stages.begin("judging");
   const EvaluationOptions measured{
       .temperature = s.options.temperature, .step = stages.step(), .ranks = s.ranks, .divided = s.divided.get()};

@@ -32,16 +32,16 @@ void remove_own(const fs::path& run) {
 
 std::string place_of(const std::string& path) { return fs::weakly_canonical(fs::absolute(path)).string(); }
 
-// Replaces the path in an option's text by its absolute, canonical form. Otherwise "model:small" would mean another
-// model in another working directory.
+// Replaces a relative path in the text of an option by the absolute, canonical path. A relative path, as in
+// "model:small", would name another model in another working directory.
 std::string settled(const std::string& text) {
   for (const std::string kind : {"model:", "config:", "labels:", "hidden:"})
     if (text.starts_with(kind)) return kind + place_of(text.substr(kind.size()));
   return text;
 }
 
-// Returns options or inputs with canonical paths. Removes the path of an input that has a digest, because such an input
-// may be moved.
+// Returns options or inputs with canonical paths. An input that has a digest is identified by the digest, so its path
+// is removed and the input may be moved.
 Json settled(const Json& json) {
   if (json.is_string()) return settled(json.get<std::string>());
   if (json.is_array()) {
@@ -134,9 +134,10 @@ RunDirectory::~RunDirectory() {
   try {
     if (!is_new_ || has_begun(run_)) return;
     remove_own(run_);
-    // Removes these last: if an earlier removal fails, the directory still counts as a run and --resume accepts it.
+    // These files are removed last: if an earlier removal fails, the directory still counts as a run and --resume
+    // accepts it.
     for (const char* last : {"run.json", ".lock"}) remove_tree(run_ / last);
-    std::error_code not_empty;  // not empty if it has files of others, which must stay
+    std::error_code not_empty;  // RUN stays if it has files that no run wrote
     if (!existed_) fs::remove(run_, not_empty);
   } catch (const std::exception&) {  // ignored: the error that ended the run is the one to report
   }

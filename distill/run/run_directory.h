@@ -16,9 +16,9 @@ inline constexpr const char* kContextsFile = "contexts.json";
 inline constexpr const char* kForecastRunFile = "forecast/run.json";
 inline constexpr const char* kComparisonRunFile = "comparison/run.json";  // marks a comparison (comparison.h)
 
-// Makes RUN and locks it. If the run (in a forecast, its first run) fails before its first checkpoint, the destructor
-// removes RUN, or only the content of a RUN that existed and was empty. Such a run has nothing to resume, and the user
-// can start a corrected command with the same RUN.
+// Makes RUN and locks it. If the run (for a forecast: its first run) fails before its first checkpoint, the destructor
+// removes RUN, because there is nothing to resume and a corrected command can then use the same RUN. If RUN was an
+// empty directory before, the destructor removes only its content.
 class RunDirectory {
  public:
   explicit RunDirectory(std::filesystem::path run);
@@ -26,8 +26,9 @@ class RunDirectory {
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  // If RUN has begun a run, throws Error(kUsage) if its options or inputs differ, and changes nothing. Otherwise
-  // removes the files of an earlier run that ended before its first checkpoint, and writes run.json.
+  // If RUN has a run that has begun, changes nothing and throws Error(kUsage) if that run's options or inputs differ
+  // from the arguments. Otherwise writes run.json, after it removed the files of an earlier run that ended before its
+  // first checkpoint.
   void enter(const Json& options, const Json& inputs) const;
 
   // Returns whether RUN has a run (or a study's runs) with a checkpoint or a result. A run that ended before its first

@@ -36,8 +36,8 @@ void forget_second_tokens(std::vector<TokenRow>& rows) {
     if (row.loss_mask.size() > 1) row.loss_mask[1] = 0;
 }
 
-// Opens the teacher and drops the rows that it cannot answer. Returns the numbers of dropped rows as JSON; null if the
-// target itself is the teacher.
+// Opens the teacher and drops the rows for which it has no answer. Returns the numbers of dropped rows as JSON; null if
+// the target itself is the teacher.
 Json open_teacher(Setup& s, PreparedRows& held_out, Stages& stages) {
   if (!s.target_config) return nullptr;
   if (s.from.kind == TeacherSpec::Kind::kTarget) {
@@ -59,8 +59,8 @@ Json open_teacher(Setup& s, PreparedRows& held_out, Stages& stages) {
           {"holdout", drop_unanswered(*s.teacher, "held-out", held_out)}};
 }
 
-// Returns the configuration of the draft that will be trained. A pruned draft has the requested number of layers; which
-// of the target's layers they are does not matter here.
+// Returns the configuration of the draft that will be trained. For prune:N only the number of layers is changed,
+// because the configuration is the same whichever layers are kept.
 model::DecoderConfig draft_to_train(const Setup& s, model::DecoderConfig draft) {
   if (s.spec.kind != "prune") return draft;
   draft.num_layers = s.spec.layers;
@@ -68,9 +68,9 @@ model::DecoderConfig draft_to_train(const Setup& s, model::DecoderConfig draft) 
   return draft;
 }
 
-// Estimates the activations that autograd keeps for a batch, in bytes. Per token and layer these are about 12 vectors
-// of hidden_size and 5 of intermediate_size. With `recompute` autograd keeps one vector of hidden_size per layer, and
-// the full set for one layer at a time.
+// Estimates the bytes of the activations that autograd keeps for a batch. Per token and layer, autograd keeps about 12
+// vectors of hidden_size and 5 of intermediate_size. With `recompute`, it keeps one vector of hidden_size per layer,
+// and the full set for one layer at a time.
 int64_t activation_bytes(const model::DecoderConfig& draft, int64_t tokens, int64_t element, bool recompute) {
   const int64_t layer = 12 * draft.hidden_size + 5 * draft.intermediate_size, layers = draft.num_layers;
   return tokens * element * (recompute ? layers * draft.hidden_size + layer : layers * layer);
@@ -113,7 +113,7 @@ Setup begin_setup(const DistillOptions& options) {
   if (s.head && s.from.kind != TeacherSpec::Kind::kTarget)
     throw Error(ErrorKind::kUsage, "--teacher " + options.teacher + ": " + name_of(s.head->kind) +
                                        " is trained from the target itself: leave --teacher out");
-  // The options of an existing head have the same limits as those of a new head.
+  // An existing head is validated with the limits of a new head.
   if (s.head && s.spec.kind == "model") {
     DistillOptions as_new = options;
     const auto* const made = std::ranges::find(kNewHeads, s.head->kind, &NewHead::kind);
@@ -122,8 +122,8 @@ Setup begin_setup(const DistillOptions& options) {
   }
   const fs::path directory = options.target;
   s.inputs["target"] = {{"path", options.target}, {"id", ""}, {"tokenizer", tokenizer_digest(directory)}};
-  // With the loss "ce" the draft learns from the text alone, and the target is needed only to measure acceptance. It is
-  // not loaded if it has no weights, or if the initial draft is the target itself.
+  // With the loss "ce" the draft learns from the text alone, and the target is needed only to measure acceptance. The
+  // target is not loaded if it has no weights, or if the initial draft is the target itself.
   const bool itself =
       s.spec.kind == "model" && fs::weakly_canonical(s.spec.argument) == fs::weakly_canonical(directory);
   const bool here = s.from.kind == TeacherSpec::Kind::kTarget;
@@ -149,8 +149,8 @@ void take_over_options(Setup& s) {
 
 namespace {
 
-// Throws Error(kUsage) unless all ranks have the same --teacher-parallel and it divides their number. Every rank calls
-// it.
+// Throws Error(kUsage) unless all ranks have the same --teacher-parallel N and N divides the number of ranks. Every
+// rank must call check_teams().
 void check_teams(const Setup& s) {
   const std::string own = std::to_string(s.options.teacher_ranks), flag = "--teacher-parallel " + own + ": ";
   const int count = s.ranks->count();
@@ -356,9 +356,13 @@ int64_t parameters_of(const Setup& s, const model::DecoderConfig& config) {
 
 }  // namespace
 
-// Memory of training: the draft's weights in their dtype; in fp32 their gradients, Adam's two moments and, for 16-bit
-// weights, master copies (if the ranks divide the optimizer state, only this rank's share of moments and master
-// copies); the activations of a batch; both models' logits of a chunk (head_loss.h); the target's cached logits.
+// Plans the memory of training:
+//   * the draft's weights in their dtype;
+//   * in fp32 their gradients, Adam's two moments and, for 16-bit weights, master copies (if the ranks divide the
+//     optimizer state, only this rank's share of moments and master copies);
+//   * the activations of a batch;
+//   * the logits of both models for a chunk of rows (head_loss.h);
+//   * the cached logits of the target.
 model::MemoryPlan memory_plan(const Setup& s, const model::DecoderConfig& config, bool shares_optimizer) {
   const model::DecoderConfig draft = draft_to_train(s, config);
   const at::ScalarType dtype = model::resolve_dtype(s.options.device.dtype, draft);

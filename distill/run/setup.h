@@ -30,8 +30,8 @@ struct Setup {
   TeacherSpec from;
   bool ce = false;
   const HeadKind* head = nullptr;  // null: the draft is a decoder
-  // The target; null if its layers are not needed. With `divided` it has no layers, only the final norm, the output
-  // head and, if the draft is a head, the embedding.
+  // The target; null if the run needs none of its weights. With `divided` the target has no layers, only the final
+  // norm, the output head and, if the draft is a head, the embedding.
   std::shared_ptr<const model::Decoder> target;
   std::shared_ptr<DividedTarget> divided;             // null: every rank has the whole target
   std::optional<model::DecoderConfig> target_config;  // empty: the loss is cross entropy only
@@ -41,17 +41,17 @@ struct Setup {
   Rejects rejects;  // rejected draft tokens in the training rows; empty without --rejects
   std::shared_ptr<const DirectoryLock> data_in_use;  // keeps other processes from replacing the data
   HeldOut held_out;
-  // Number of held-out rows, and of conversations in the verdict half, both before --time-limit shortens it.
+  // Number of held-out rows, and of conversations in the verdict half, before a time limit shortens the halves.
   int64_t holdout_rows = 0, held_out_conversations = 0;
   RowLimits limits;                        // limits of each held-out row
   bool answers_anew = false;               // the target generates new answers to the held-out prompts
-  Json given;                              // the options that --resume compares
+  Json given;                              // the options that --resume compares with run.json
   std::optional<std::string> begun_dtype;  // dtype in run.json of the run that --resume continues
   ComputeDtype compute;                    // options.device.dtype is set to compute.flag when the target is loaded
   at::ScalarType published = at::kFloat;   // dtype of the weights in RUN/draft
   Json inputs, data_counts;
-  // Seconds that the time limit leaves for training, and the estimated number of steps in them; 0 = no limit, or
-  // unknown.
+  // The seconds that the time limit leaves for training (0 = no time limit), and the estimated number of steps in them
+  // (0 = unknown).
   double training_seconds = 0;
   int64_t expected_steps = 0;
   bool shares_optimizer = false;  // the optimizer state is divided among the ranks
@@ -60,8 +60,8 @@ struct Setup {
   const parallel::Ranks* ranks = nullptr;
 };
 
-// Returns the rows of the conversations with the smallest hashes of (seed, conversation), in their original order: the
-// fraction `share` of the rows, at least one.
+// Keeps the fraction `share` of the rows, at least one row: the first rows in the order of the hash of (seed,
+// conversation). Returns them in their original order.
 std::vector<TokenRow> sample_rows(std::vector<TokenRow> rows, double share, uint64_t seed);
 // Parses the options (kind of draft, teacher, loss) and reads the target's configuration if the run needs it. Loads no
 // weights. Throws Error(kUsage) if the options contradict each other.
@@ -69,16 +69,16 @@ Setup begin_setup(const DistillOptions& options);
 // If options.out has a run to resume, takes over two of its settings: the dtype and the text on which drafts are
 // measured (--contexts). Versions before --contexts measured all runs on the answers in the data.
 void take_over_options(Setup& setup);
-// Loads the target as far as the run needs it, and computes its fingerprint. With --teacher-parallel it divides the
-// target among teams of that many ranks. Throws Error(kUsage) if the number of ranks or the target's shapes cannot be
-// divided by it.
+// Loads those parts of the target that the run needs, and computes the target's fingerprint. With --teacher-parallel N
+// the target is divided among teams of N ranks. Throws Error(kUsage) if N does not divide the number of ranks or the
+// target's shapes.
 void load_target(Setup& setup);
-// Return the configuration of the draft (for a head that of its layers, for prune the target's), and the plan of a
-// head. Throw Error(kModel | kUsage).
+// draft_config() returns the configuration of the draft; for a head that of its layers, for prune that of the target.
+// head_plan() returns the plan of a head. Both throw Error(kModel | kUsage).
 model::DecoderConfig draft_config(const Setup& setup);
 HeadKind::Plan head_plan(const Setup& setup);
-// Throws Error(kData | kModel | kUsage) unless the draft can learn from this target on data with this index. Returns
-// the largest number of tokens of a row that both models accept.
+// Throws Error(kData | kModel | kUsage) unless the draft can learn from this target on the data whose index is `data`.
+// Returns the greatest length of a row, in tokens, that both models accept.
 int64_t check_fit(const Setup& setup, const model::DecoderConfig& draft, const ShardIndex& data);
 // Reads the rows and opens the teacher. Throws Error(kData | kModel | kUsage) if data, target and draft do not fit.
 void load_data(Setup& setup, const model::DecoderConfig& draft, Stages& stages);

@@ -1,5 +1,5 @@
-// Default values of `specdec distill`, measured with tests/bench/distill_defaults.py: tokens per step, learning rate,
-// and the share of the run that measuring may take.
+// Default values of `specdec distill`: tokens per step, learning rate, and the share of the run that measuring may
+// take. They were found with tests/bench/distill_defaults.py.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ inline constexpr int64_t kMinVerdictConversations = 8;
 // an odd one goes to the verdict half.
 inline constexpr int64_t kMinHeldOutConversations = 2 * kMinVerdictConversations - 1;
 
-// Model of a training step's time: fixed + per_token · tokens of the batch. If the target's logits are cached,
-// first_answer is the time per token for computing them once; otherwise that time is part of per_token.
+// Model of a training step's time: fixed + per_token · tokens of the batch. If the target's logits are cached, their
+// first computation takes first_answer per token; without a cache, per_token includes it.
 struct StepCost {
   double fixed = 0, per_token = 0, first_answer = 0;  // seconds
 };
@@ -37,25 +37,25 @@ struct RunLimits {
 // Returns the number of tokens that a run trains on with batches of `batch_tokens`.
 double tokens_in_run(const RunLimits& limits, const StepCost& cost, int64_t batch_tokens);
 
-// With fewer steps, a missing gain says nothing about whether the draft can learn.
+// If a run of fewer steps shows no gain, the draft may still be able to learn.
 inline constexpr int64_t kTeachingSteps = 100;
 inline constexpr int64_t kWantedSteps = 1000, kLeastStepTokens = 256, kMostStepTokens = 8192,
                          kStepTokensOfGivenSteps = 4096;
 // Returns the tokens per step: the largest power of two from kLeastStepTokens to kMostStepTokens with which the run
 // still has kWantedSteps steps. Larger batches cost less per token, but a draft trained with fewer steps stays worse,
-// however many tokens it saw. From 1,000 to 3,000 steps the result hardly changes. If only the number of steps is
-// limited, returns kStepTokensOfGivenSteps.
+// even with the same number of tokens. Between 1,000 and 3,000 steps the result hardly changes. If only the number of
+// steps is limited, returns kStepTokensOfGivenSteps.
 int64_t default_step_tokens(const RunLimits& limits, const StepCost& cost);
 
-// A training step: gradients are accumulated over `accumulate` batches of `batch_tokens` tokens. batch_shape makes the
-// batches small enough that their logits are at most 64 M values, but not smaller than kLeastStepTokens.
+// A training step accumulates gradients over `accumulate` batches of `batch_tokens` tokens. batch_shape() limits a
+// batch to 64 M values of logits, but a batch has at least kLeastStepTokens tokens.
 struct BatchShape {
   int64_t batch_tokens = 0, accumulate = 1;
 };
 BatchShape batch_shape(int64_t step_tokens, int64_t vocab);
 
-// Shares of the run that may be spent on choosing layers, on measuring the machine or a step, on answering held-out
-// prompts, on the first evaluation, and on each evaluation of the selection half.
+// Shares of the run's time for choosing layers, for measuring the machine or a step, for answering held-out prompts,
+// for the first evaluation, and for each evaluation of the selection half.
 inline constexpr double kLayerChoiceShare = 0.03, kTuningShare = 0.01, kContextsShare = 0.03,
                         kFirstEvaluationShare = 0.03, kSelectionShare = 0.01;
 // Estimated time per token of batched decoding divided by that of prefill. Decoding is slower because each step reads
@@ -69,8 +69,8 @@ inline constexpr double kFreeFlop = 5e10;
 // draft_flop.
 double flop_of_run(const RunLimits& limits, double flop_per_second, double target_flop, double draft_flop);
 
-// Returns the number of evaluations on the held-out rows over a run: ten, or fewer if ten would take more than a tenth
-// of the run, but at least two.
+// Returns the number of evaluations on the held-out rows during a run: ten, or fewer if ten would take more than a
+// tenth of the run, but at least two.
 inline constexpr int64_t kMostEvaluations = 10;
 int64_t evaluations_for(double run_flop, double evaluation_flop);
 

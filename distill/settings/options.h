@@ -18,10 +18,11 @@ struct EndpointOptions {
   int concurrency = 4;
 };
 
-// The value of --contexts that runs of versions before this option had; their run.json has no `contexts`.
+// Earlier versions had no option --contexts and measured as with this value. Their run.json has no key `contexts`.
 inline constexpr const char* kContextsOfEarlierRuns = "data";
 
-// --forecast: predicts the acceptance after the run instead of doing the run (distill/study/forecast.h).
+// Options of --forecast, which predicts the acceptance after the run instead of doing the run
+// (distill/study/forecast.h).
 struct ForecastOptions {
   bool wanted = false;
   std::vector<int64_t> samples;  // training rows of each sample; empty = by the size of the data
@@ -30,12 +31,12 @@ struct ForecastOptions {
 struct DistillOptions {
   // target and data are directories; draft is prune:N | model:DIR | config:FILE | eagle3.
   std::string target, data, draft, out;
-  // Size of the draft's vocabulary, made of the commonest tokens of the data; 0 = the target's vocabulary, or for
-  // --draft model: that of the given model.
+  // Size of the draft's vocabulary, made of the commonest tokens of the data. 0 = the vocabulary of the target, or, for
+  // --draft model:DIR, of the model in DIR.
   int64_t draft_vocab = 0;
   // Parsed by parse_teacher(). If the teacher is not "target", the target's layers are loaded only for draft prune:N.
   std::string teacher = "target";
-  // Number of neighbouring ranks that the target is divided among if the target is the teacher
+  // Number of neighbouring ranks among which the target is divided if the target itself is the teacher
   // (distill/teacher/divided_target.h).
   int teacher_ranks = 1;
   EndpointOptions endpoint;  // used if `teacher` is the URL of an endpoint
@@ -46,32 +47,32 @@ struct DistillOptions {
   double learning_rate = 0;  // 0 = by hidden size (distill/settings/defaults.h)
   double min_lr_ratio = 0.05, warmup_ratio = 0.03, weight_decay = 0.0, clip = 1.0;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
-  // Tokens of one batch, whose rows have nearly equal length and are padded to the longest; 0 = by the run's limits
+  // Tokens of one batch, including the padding to its longest row. 0 = computed from the run's limits
   // (distill/settings/defaults.h).
   int64_t batch_tokens = 0;
-  // Batches per update; 0 = as many as the chosen batch_tokens needs, or 1 if batch_tokens is given.
+  // Batches per update. 0 = 1 if batch_tokens is given, else chosen together with batch_tokens.
   int64_t accumulate = 0;
   int64_t sequence_length = 0;  // 0 = the longest row, at most the models' context
   int64_t max_steps = 0;        // 0 = by epochs or time
   double epochs = 0;            // 0 = 3 epochs, unless steps or time are given
   double time_limit_seconds = 0;
   int64_t evaluate_every = 0;  // steps; 0 = 10 evaluations over the run
-  // Rows of the selection half; 0 = 64, or fewer if evaluating 64 would take over 1 % of the run.
+  // Rows of the selection half. 0 = 64, or fewer if one evaluation of 64 rows would take more than 1 % of the run.
   int64_t evaluate_rows = 0;
   int64_t checkpoint_every = 0;  // steps; 0 = at evaluations
-  // Number of draft positions on which an EAGLE-3 head is trained (training-time test); position i, from 0, has the
+  // An EAGLE-3 head is trained on this number of draft positions (training-time test). Position i, from 0, has the
   // weight ttt_decay^i.
   int64_t ttt_steps = 5;
   double ttt_decay = 0.8;
-  // Length in tokens of the draft's own roll-outs after random positions of the text, which enter the loss
-  // (distill/teacher/branches.h); 0 = none. `anchors` is the number of roll-outs per token in the loss.
+  // Length in tokens of roll-outs: the draft itself continues the text at random positions, and these tokens enter the
+  // loss (distill/teacher/branches.h); 0 = none. `anchors` is the number of roll-outs per token in the loss.
   int64_t on_policy = 0;
   double anchors = 0.125;
   double temperature = 1.0;  // temperature of p and q in the loss and in the measured acceptance
-  // The loss uses the serving temperature of each conversation where the data have it.
+  // If true, the loss uses the temperature with which a conversation was served, where the data has it.
   bool served_temperatures = false;
-  // Directory that `serve --record-rejects` wrote, and the weight in the loss of the recorded tokens, those at which
-  // the target rejected a draft token.
+  // Directory that `serve --record-rejects` wrote. It lists the tokens at which the target rejected a draft token; they
+  // have the weight `reject_weight` in the loss.
   std::string rejects;
   double reject_weight = 3.0;
   // The id of the tokenizer's eos_token, which ends an answer in addition to the model's own EOS ids; -1 = none.
@@ -85,10 +86,10 @@ struct DistillOptions {
   // Recomputes each layer's activations in the backward pass instead of keeping them. Ignored for a head, which has one
   // layer.
   bool recompute = false;
-  // The share of the training set to train on, in (0, 1]: the first rows in an order by the hash of their
-  // conversations, so that a smaller share is a subset of a larger one. Limits of steps, epochs and time apply to this
-  // share. The budget for measuring held-out rows is computed from limit / sample, so that runs with different shares
-  // are judged on the same rows.
+  // The share of the training set to train on, in (0, 1]. Rows are taken in the order of their conversation's hash, so
+  // a smaller share is a subset of a larger one. Limits of steps, epochs and time apply to this share. The budget for
+  // measuring held-out rows is computed from limit / sample, so that runs with different shares are judged on the same
+  // rows.
   double sample = 1;
   ForecastOptions forecast;
   // Kinds of drafts to compare instead of training `draft` (distill/study/comparison.h).
@@ -98,8 +99,8 @@ struct DistillOptions {
   DeviceOptions device;
 };
 
-// The loss: a weighted sum of terms, each a mean over the tokens with loss_mask 1. p is the target, q the draft, α = Σ
-// min(p, q).
+// The loss: a weighted sum of terms, each a mean over the tokens with loss_mask 1. p is the target's distribution, q
+// the draft's, α = Σ min(p, q).
 struct LossMix {
   double ce = 0;              // −log q[next token]
   double kl = 0;              // Σ p log(p / q)

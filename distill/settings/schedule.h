@@ -15,8 +15,8 @@ struct ScheduleOptions {
   int64_t expected_steps = 0;     // estimated number of steps within the time limit; 0 = not known
 };
 
-// Under a time limit, warm-up takes at least this many steps, because the first Adam updates are the largest. If a
-// tenth of the expected steps is less, it takes that many, so that a short run still reaches its peak learning rate.
+// Under a time limit, warm-up takes at least this many steps, because the first Adam updates are the largest. In a
+// short run it takes at least a tenth of the expected steps instead, so that the learning rate still reaches its peak.
 inline constexpr int64_t kMinWarmupSteps = 10;
 
 // Returns the rate of update number `step` (from 0). `elapsed_seconds` is used only with a time limit.

@@ -17,9 +17,9 @@ class TimePlan {
   // held-out prompts, evaluating the initial draft, measuring a step.
   enum class Stage { kLayers, kAnswers, kStart, kStep };
 
-  // Starts the clock. limit_seconds = 0 means no limit, and then no stage is limited. `sample` is
-  // DistillOptions::sample: a run on that share of the data is measured on as many held-out rows as a run on all data,
-  // whose limit would be limit / sample.
+  // Starts the clock. limit_seconds = 0 means that nothing is limited. `sample` is DistillOptions::sample, the share of
+  // the data that the run trains on. Time for held-out rows is computed from limit / sample, so that a run on a sample
+  // is measured on as many rows as a run on all data.
   TimePlan(double limit_seconds, double sample, const Clock& clock);
 
   const Clock& clock() const { return *clock_; }
@@ -28,12 +28,12 @@ class TimePlan {
   double elapsed() const;
 
   void set_loaded();  // call once target and data are loaded: the stages share the preparation time that is left now
-  // Returns how long this stage may take if it begins now. The result includes time that earlier stages left unused. If
+  // Returns the seconds that this stage may take if it begins now. Time that earlier stages left unused is included. If
   // earlier stages used all of the preparation time, the stage still gets a small share.
   double seconds_for(Stage stage) const;
   double judging_seconds() const;  // the longest time that judging may take
-  // Returns the seconds that training may take if it begins now and judging then takes `judging` seconds: at least a
-  // third of the limit. If sample < 1 the result is always kUsualTrainingShare of the limit; without a limit it is 0.
+  // Returns the seconds that training may take if it begins now and judging takes `judging` seconds after it: at least
+  // a third of the limit. If sample < 1, returns kUsualTrainingShare of the limit; without a limit, 0.
   double training_seconds(double judging) const;
 
  private:

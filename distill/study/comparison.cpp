@@ -34,14 +34,15 @@ struct ComparedDraft {
   bool ties = false;     // its speed-up interval overlaps that of the draft ranked first
 };
 
-// Costs of drafts in another engine, in units of that engine's decoding step without a draft at batch size 1.
+// Costs of drafts measured in another engine. The unit is the time of that engine's decoding step without a draft at
+// batch size 1.
 struct EngineCosts {
   std::string engine;
   std::map<std::string, DraftSpeed> drafts;  // by kind of draft; only the cost fields are set
 };
 
-// Reads a file of schema specdec.costs/1, which must have an entry for every compared kind. Throws Error(kData), naming
-// the field.
+// Reads a file of schema specdec.costs/1, which must have an entry for every compared kind. Throws Error(kData), which
+// names the faulty field.
 EngineCosts read_costs(const DistillOptions& o) {
   constexpr ErrorKind kCosts = ErrorKind::kData;
   constexpr JsonNumbers kRange{.low = 0, .high = 1000};
@@ -81,7 +82,8 @@ DistillOptions options_of_kind(const DistillOptions& whole, size_t index) {
   return o;
 }
 
-// Wraps `progress` for the run of kind `index`, and assumes that each kind not yet trained takes as long as this one.
+// Wraps `progress` for the run of kind `index`. Estimates the total as if each kind not yet trained takes as long as
+// this one.
 ProgressFn progress_of_kind(const DistillOptions& whole, size_t index, const ProgressFn& progress) {
   if (!progress) return {};
   const auto left = static_cast<double>(whole.compared.size() - index);
@@ -103,8 +105,8 @@ int64_t parameters_of(const fs::path& draft) {
   return parameters;
 }
 
-// Returns the predicted speed-up with K = k and its interval, a bootstrap over conversations. The costs are not
-// resampled.
+// Returns the predicted speed-up when k tokens are drafted per step. Its interval comes from a bootstrap that resamples
+// conversations; the costs are taken as exact.
 Estimate speedup_with(const DraftSpeed& draft, int k) {
   const double v = draft.verify_cost.at(k);
   const size_t conversations = draft.conversations.size();

@@ -54,7 +54,8 @@ ForecastPlan make_plan(const DistillOptions& given) {
   return plan;
 }
 
-// Returns the options of the run on a sample of `size` rows, whose limits are the same share of the whole run's limits.
+// Returns the options of the run on a sample of `size` rows. The sample's share of the data is also its share of the
+// limits of the whole run.
 DistillOptions options_of_sample(const ForecastPlan& plan, int64_t size) {
   DistillOptions o = plan.options;
   o.forecast = {};
@@ -67,8 +68,8 @@ DistillOptions options_of_sample(const ForecastPlan& plan, int64_t size) {
   return o;
 }
 
-// Wraps `progress` to count in training rows over all samples that are left, so that the ETA follows from the rows
-// done.
+// Wraps `progress` so that it counts training rows, over this sample and all later ones. The rows done then give the
+// remaining time of the forecast.
 ProgressFn progress_of_sample(const ForecastPlan& plan, size_t index, const ProgressFn& progress) {
   if (!progress) return {};
   const auto size = static_cast<double>(plan.sizes[index]);
@@ -83,7 +84,7 @@ ProgressFn progress_of_sample(const ForecastPlan& plan, size_t index, const Prog
   };
 }
 
-// Sums the scores of the requests that were measured for every sample, by conversation.
+// Returns the sums of the scores of each conversation, over the requests that were measured for every sample.
 CurveInput curve_input(const std::vector<StudyPart>& samples, std::vector<std::string>& ids) {
   const std::set<std::string> judged = common_requests(samples);
   CurveInput input;
@@ -121,7 +122,7 @@ RunSize size_of_run(const ForecastPlan& plan, const CurveInput& curve, const Stu
   const Json& data = largest.result.at("data");
   const Json& training = largest.result.at("training");
   const double seconds = training.at("seconds"), tokens = training.at("tokens");
-  // Tokens per second, including the time of evaluations and saving.
+  // Tokens per second of the largest sample's run, including its time for evaluations and saving.
   const double rate = seconds > 0 ? tokens / seconds : 0;
   const double share = curve.samples.back().rows / curve.whole;
   RunSize size{curve.whole, std::numeric_limits<double>::infinity(), 0};
@@ -137,13 +138,14 @@ RunSize size_of_run(const ForecastPlan& plan, const CurveInput& curve, const Stu
 
 struct RunSpeed {
   DraftSpeed measured;
-  SpeedPrediction sample;              // predicted with the largest sample's draft
+  SpeedPrediction sample;              // predicted for the largest sample's draft
   std::optional<SpeedPrediction> run;  // for the draft of the whole run; empty if its acceptance is not known
   Interval ci = {};                    // interval of the speed-up of `run`
 };
 
-// Predicts the speed-up of the whole run from the largest sample's draft, whose acceptance at every position is shifted
-// by the forecast change in log-odds. The interval is computed from the ends of the acceptance interval.
+// Predicts the speed-up of the whole run. Takes the largest sample's draft and shifts its acceptance at every position
+// by the forecast change in log-odds. The ends of the interval are the speed-ups at the ends of the acceptance
+// interval.
 RunSpeed predict_run(const DraftSpeed& measured, const CurveForecast& curve) {
   RunSpeed speed{measured, predict_speed(measured), {}};
   if (!curve.curve || speed.sample.k == 0) return speed;

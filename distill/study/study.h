@@ -33,16 +33,16 @@ struct StudyKind {
   std::string name;    // "forecast": RUN/forecast/ holds the runs, RUN/forecast.json is the result
   std::string schema;  // name of the result's schema, such as "distill_forecast"
 };
-// Locks the study's folder and calls `work`, which returns the result (without start and duration) and sets the
-// verdict. A finished study with the same options and inputs is returned without work. Throws Error(kUsage) if the
-// study was begun with other options or inputs. A study that fails before the first checkpoint of its first run leaves
-// no files.
+// Locks the study's folder and calls `work`, which sets the verdict and returns the result without start and duration.
+// If the study is finished with the same options and inputs, returns its result without calling `work`. Throws
+// Error(kUsage) if the study was begun with other options or inputs. A study that fails before the first checkpoint of
+// its first run leaves no files.
 DistillResult run_study(const DistillOptions& options, const StudyKind& kind, const Json& given, const Json& inputs,
                         const std::function<Json(Verdict& verdict)>& work, const Clock& clock);
 
 // Returns paths and digests of everything that the runs read: target, data, drafts that are models or configurations,
-// files of the teacher, rejects. Throws Error(kUsage), naming `flag`, if acceptance cannot be measured
-// because the target has no weights.
+// the teacher's files, rejects. Throws Error(kUsage), naming `flag`, if the target has no weights, because acceptance
+// then cannot be measured.
 Json study_inputs(const DistillOptions& options, const std::string& flag);
 
 // A finished run that is part of a study.
@@ -53,8 +53,8 @@ struct StudyPart {
 // Does the run if it is not finished, and reads its result. Throws Error(kData) if the run measured no acceptance.
 StudyPart run_part(const DistillOptions& options, const ProgressFn& progress, const Clock& clock);
 
-// Returns the ids of the held-out requests that were measured in every run; under a time limit each run may measure a
-// different number of them.
+// Returns the ids of the held-out requests that were measured in every run. Under a time limit the runs may measure
+// different numbers of requests.
 std::set<std::string> common_requests(std::span<const StudyPart> parts);
 
 // Convert a number and an estimate with its interval to JSON; values that are not finite become null.

@@ -15,11 +15,11 @@ namespace specdec::distill {
 
 namespace {
 
-// Makes these random numbers independent of the batcher's, which uses the same seed.
+// Mixed into the seed, so that these random numbers are independent of those of the batcher, which has the same seed.
 constexpr uint64_t kBranchSeed = 0x6f6e2d706f6c6963;
 
-// Returns the positions t of a row that can be anchors: token t + 1 has loss_mask 1, and K = `length` tokens fit after
-// t.
+// Returns the positions t of a row that can be anchors (starts of a branch): token t + 1 has loss_mask 1, and `length`
+// tokens fit after position t.
 std::vector<int64_t> possible_anchors(const TokenRow& row, int64_t length, int64_t max_position) {
   std::vector<int64_t> out;
   for (int64_t t = 0; t + 1 < static_cast<int64_t>(row.tokens.size()) && t + length <= max_position; ++t)
@@ -31,7 +31,7 @@ int64_t share_of_positions(size_t positions, double share) {
   return static_cast<int64_t>(std::ceil(share * static_cast<double>(positions)));
 }
 
-// The anchors of a batch and the random numbers of their branches.
+// The anchors (positions at which branches start) of a batch, and the random numbers of the branches.
 struct Anchors {
   std::vector<std::vector<int64_t>> at;  // anchor positions of each row, ascending
   int64_t width = 0;                     // A, the largest number of anchors of a row
@@ -108,8 +108,8 @@ at::Tensor ends(const model::DecoderConfig& config, const at::Tensor& tokens) {
   return out;
 }
 
-// Returns the attention mask of the tokens drafted at depth j - 1, [B, A, S + (j - 1) · A] bool: true for the text up
-// to their anchor and for their own branch.
+// Returns the attention mask of the branch tokens at depth j - 1, [B, A, S + (j - 1) · A] bool. A token sees the text
+// up to its anchor and the tokens of its own branch.
 at::Tensor seen(const at::Tensor& position, int64_t length, int64_t depth) {
   const int64_t width = position.size(1);
   const at::Tensor text = at::arange(length, position.options()).le(position.unsqueeze(2));
@@ -165,7 +165,7 @@ DraftedBranches draft_branches(const OnPolicyOptions& options, const BranchSourc
         pass.extend({.tokens = tokens, .positions = positions.back(), .embedded = out.embedded.back()}, allowed.back());
     const at::Tensor here = counts.flatten().nonzero().squeeze(1);
     out.hidden.push_back(hidden.flatten(0, 1).index_select(0, here));
-    // Converts row b · A + a of this depth to row b · N + (j − 2) · A + a in the layout of all depths.
+    // `here` has rows b · A + a of this depth. branches.rows counts rows over all depths: b · N + (j − 2) · A + a.
     const int64_t all = (options.length - 1) * anchors.width;
     out.branches.rows.push_back(at::div(here, anchors.width, "floor") * all + (j - 2) * anchors.width +
                                 at::remainder(here, anchors.width));

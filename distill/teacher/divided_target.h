@@ -1,9 +1,9 @@
 // A target divided among a team of ranks by tensor parallelism: each rank holds a share of every large matrix
-// (engine/config/shard.h). Every rank trains on rows of its own and needs the target's hidden states for them, but only
-// the whole team can run the target. So the ranks meet in rounds. In a round each rank announces which batch it needs,
+// (engine/config/shard.h). Every rank trains on rows of its own and needs the target's hidden states for these rows,
+// but only the whole team can run the target. So the ranks meet in rounds: each rank announces which batch it needs,
 // the team runs these batches one after the other, and each rank keeps the hidden states of its own batch. Ranks may
-// need unequal numbers of batches: a rank that needs no more calls finish(), which takes part in the others' rounds
-// until all ranks have called it.
+// need unequal numbers of batches. A rank that needs no more batches calls finish(), which takes part in the rounds of
+// the other ranks until all ranks have called finish().
 //
 // The output head is not divided: each rank has a whole copy and computes the logits of its own rows. A divided head
 // would need all ranks for every chunk of rows of every loss, and would send V logits per row instead of E hidden
@@ -26,7 +26,7 @@
 
 namespace specdec::distill {
 
-// All functions throw RankError if another rank failed or exited, or DeviceLost if that happens during decode().
+// All functions throw RankError if another rank failed or exited; decode() throws DeviceLost instead.
 class DividedTarget {
  public:
   // `share` is this rank's share of the target; its process group must be that of `team`. `team` must outlive this
@@ -39,11 +39,11 @@ class DividedTarget {
   at::Tensor hidden_rows(const Batch& batch, const model::HiddenObserver& observer = {});
   // Calls f with the whole target as a model that can generate text; f must not keep the model.
   void decode(const std::function<void(decode::CausalModel&)>& f);
-  // Call this on every rank after its last request and before the next collective operation. Until all ranks of the
-  // team have called it, it works on the other ranks' requests.
+  // Call finish() on every rank after its last request and before the next collective operation. Until all ranks of the
+  // team have called finish(), this call works on the other ranks' requests.
   void finish();
-  // While on, every batch is run as many times as the team has ranks, so that a batch which one rank times alone takes
-  // as long as a training step, in which all ranks request one.
+  // While on, every batch is run as many times as the team has ranks. Use this when one rank times a batch alone: in a
+  // training step all ranks request a batch, so a step takes that long.
   void take_time_of_all(bool on) { passes_ = on ? count() : 1; }
 
  private:

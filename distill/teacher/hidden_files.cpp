@@ -14,7 +14,7 @@ namespace specdec::distill {
 namespace {
 
 constexpr int64_t kMostTokens = int64_t{1} << 24, kMostStates = 1024, kCheckedValues = int64_t{1} << 20;
-constexpr int64_t kNormSample = 16;  // tokens per file that are tested for whether the states are after the final norm
+constexpr int64_t kNormSample = 16;  // tokens per file by which passed_norm() is decided
 
 [[noreturn]] void refuse_file(const fs::path& file, const std::string& what) {
   throw Error(ErrorKind::kData, file.string() + ": " + what);
@@ -60,8 +60,8 @@ void read_last(const InputFile& in, const HiddenFile& file, int64_t hidden_size,
                float* out) {
   const uint64_t width = file.dtype == "F32" ? 4 : 2, vector = width * static_cast<uint64_t>(hidden_size);
   const uint64_t stride = vector * static_cast<uint64_t>(file.states);
-  // With one state per token, reads all tokens in one call; otherwise reads only the last state of each token, one by
-  // one.
+  // If the file has one state per token, reads all tokens in one call. Otherwise the last states of the tokens are not
+  // adjacent, and each is read by a call of its own.
   const int64_t at_once = file.states == 1 ? end - begin : 1;
   std::vector<std::byte> bytes(static_cast<size_t>(at_once) * vector);
   for (int64_t t = begin; t < end; t += at_once) {
@@ -77,8 +77,8 @@ void read_last(const InputFile& in, const HiddenFile& file, int64_t hidden_size,
   }
 }
 
-// Returns whether a state is an output of the final norm: divided by the norm's weights, it then has a root mean square
-// of 1. States before the norm have another root mean square at nearly every token.
+// Returns whether a state is an output of the final norm. Such a state, divided by the norm's weights, has a root mean
+// square of 1. States before the norm have another root mean square at nearly every token.
 bool passed_norm(const float* state, const std::vector<float>& norm) {
   double sum = 0, count = 0;
   for (size_t i = 0; i < norm.size(); ++i) {
@@ -112,8 +112,8 @@ void check_states(HiddenFile& file, const HiddenFilesOptions& options, const std
   file.normed = sampled > 0 && normed == sampled;
 }
 
-// Finds rows by the hash of all their tokens except the last, whose hidden state is not needed because it predicts
-// nothing.
+// Finds rows by the hash of their tokens. The last token is left out of the hash, because its hidden state predicts
+// nothing and may be missing from the file.
 class RowIndex {
  public:
   explicit RowIndex(const std::vector<const TokenRow*>& rows) {

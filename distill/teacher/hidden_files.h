@@ -1,10 +1,9 @@
 // Finds and checks files of hidden states that a serving engine (vLLM) wrote for requests to the target. vLLM's
-// connector for
-// `extract_hidden_states` writes one NAME.safetensors for each request, and speculators keeps the same files as
-// hs_I.safetensors: token_ids I64 [L], and hidden_states [L, N, E] in F32, BF16 or F16, of which [:, N - 1] is the
-// residual stream after the last layer, before the final norm (vLLM's aux layer id = number of layers). Files of other
-// writers, whose last states are after the final norm, are recognised. File names do not matter: a file belongs to
-// every row whose tokens are a prefix of the file's tokens.
+// connector for `extract_hidden_states` writes one NAME.safetensors for each request; speculators keeps the same files
+// as hs_I.safetensors. A file has token_ids I64 [L], and hidden_states [L, N, E] in F32, BF16 or F16. hidden_states[:,
+// N - 1] is the residual stream after the last layer, before the final norm (vLLM's aux layer id = number of layers).
+// Files of other writers, which store this state after the final norm, are recognised. File names do not matter: a file
+// belongs to every row whose tokens are a prefix of the file's tokens.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +36,8 @@ class HiddenFiles {
  public:
   // Reads every .safetensors file of the directory once and matches it with `rows`. Files whose names begin with a dot
   // are ignored, because copying programs use such names for unfinished files. Throws Error(kData), naming the file,
-  // for a missing tensor, another dtype or shape, more than 2^24 tokens or 1,024 states of a token, and for states that
-  // are not finite; also if no file of the directory belongs to a row.
+  // for a missing tensor, another dtype or shape, more than 2^24 tokens, more than 1,024 states per token, or states
+  // that are not finite. Throws Error(kData) also if no file of the directory belongs to a row.
   HiddenFiles(const HiddenFilesOptions& options, const std::vector<const TokenRow*>& rows);
 
   // Returns the file that has the states of `row`, or null.

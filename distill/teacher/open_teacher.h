@@ -22,7 +22,7 @@ struct TeacherInput {
 };
 struct OpenedTeacher {
   std::unique_ptr<TeacherSource> source;
-  std::optional<Fingerprint> target;  // the target that the files were made with, if they name it
+  std::optional<Fingerprint> target;  // the target that the files name as their origin, if any
   Json record;  // written to run.json, so that a resumed run can check that it has the same teacher
 };
 // Opens the teacher's files and checks them against `train` and `held_out`. `step` is called repeatedly and may throw.
@@ -30,7 +30,8 @@ struct OpenedTeacher {
 OpenedTeacher open_teacher_files(const TeacherInput& input, const PreparedRows& train, const PreparedRows& held_out,
                                  const std::function<void(double share)>& step);
 
-// Removes the rows that `source` cannot answer, logs their number and the id of the first, and returns the number.
+// Removes the rows for which `source` has no answer, logs how many there are and the id of the first one, and returns
+// their number.
 int64_t drop_unanswered(const TeacherSource& source, const std::string& split, PreparedRows& rows);
 
 }  // namespace specdec::distill

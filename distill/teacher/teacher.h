@@ -1,4 +1,4 @@
-// A teacher returns the target's logits at the positions of rows that are in the loss. ModelTeacher computes them
+// A teacher gives the target's logits at the positions of rows that are in the loss. ModelTeacher computes the logits
 // without gradients with a target in this process; other teachers read files (hidden_teacher.h, label_teacher.h).
 #pragma once
 
@@ -16,14 +16,14 @@
 
 namespace specdec::distill {
 
-// Returns a model's hidden states after the last layer at batch.rows: [R, E]. If the batch has branches, their rows
-// follow (branched_hidden()), and the observer is not called.
+// Returns a model's hidden states after the last layer at batch.rows: [R, E]. If the batch has branches, the branches'
+// rows follow (branched_hidden()), and the observer is not called.
 at::Tensor hidden_rows(const model::Decoder& decoder, const Batch& batch, const model::HiddenObserver& observer = {});
 
-// A function that computes the logits of entries [begin, end) of Batch::rows: [end - begin, V] in any float dtype, up
-// to a constant per row. If the batch has branches, their rows follow. row_logits() returns such a function for
-// `decoder`, which must outlive the function. With `divided`, `decoder` has only the norm and head of the divided
-// target.
+// RowLogits is a function that returns the logits of entries [begin, end) of Batch::rows: [end - begin, V] in any float
+// dtype, up to a constant per row. If the batch has branches, the branches' rows follow those of Batch::rows.
+// row_logits() returns such a function for `decoder`, which must outlive the function. With `divided`, `decoder` has
+// only the final norm and output head of the divided target.
 using RowLogits = std::function<at::Tensor(int64_t begin, int64_t end)>;
 RowLogits row_logits(const model::Decoder& decoder, const Batch& batch, DividedTarget* divided = nullptr);
 
@@ -31,21 +31,22 @@ RowLogits row_logits(const model::Decoder& decoder, const Batch& batch, DividedT
 struct DraftRows {
   at::Tensor logits, kept;
 };
-// A function that returns the target's logits of entries [begin, end) of Batch::rows, and of the branches' rows after
-// them: [end - begin, V] in any float dtype, up to a constant per row. `draft` are the draft's logits at the same rows;
-// a teacher with top-k labels uses them to fill in the other tokens.
+// A function that returns the target's logits of entries [begin, end) of Batch::rows, followed by the branches' rows:
+// [end - begin, V] in any float dtype, up to a constant per row. `draft` has the draft's logits at the same rows; a
+// teacher with top-k labels computes the logits of all other tokens from `draft`.
 using TargetRows = std::function<at::Tensor(int64_t begin, int64_t end, const DraftRows& draft)>;
 
 class Teacher {
  public:
   virtual ~Teacher() = default;
-  // Returns a function for the logits at batch.rows. The batch must consist of rows that the teacher was made for, and
-  // the teacher must outlive the result. Only ModelTeacher supports batches with branches.
+  // Returns a function that computes the logits at batch.rows. The batch must consist of rows that the teacher was made
+  // for, and the teacher must outlive the function. Only ModelTeacher supports batches with branches.
   virtual TargetRows rows(const Batch& batch) = 0;
-  // Returns for each row the probability that the teacher knows only as a sum over several tokens (top-k labels), [R]
-  // fp32 on the CPU; undefined if it knows every token's probability.
+  // Returns for each row the total probability of the tokens whose own probabilities the teacher does not know (all but
+  // the top k), [R] fp32 on the CPU; undefined if the teacher knows the probability of every token.
   virtual at::Tensor rest(const Batch&) { return {}; }
-  // Returns the model whose logits are computed at the first use of a row and then cached; null if nothing is cached.
+  // If a row's logits are computed at their first use and then cached, returns the model that computes them. Returns
+  // null if nothing is cached.
   virtual const model::Decoder* first_answers() const { return nullptr; }
 };
 
@@ -63,10 +64,10 @@ class TeacherSource {
 // A teacher that runs the target in this process, or a target divided among the ranks of a team.
 class ModelTeacher final : public Teacher {
  public:
-  // `rows` must outlive the teacher; row indices of batches refer to them. If the fp16 log-probabilities at all
-  // positions in the loss fit in `cache_bytes`, each row is computed once, always in the same group of rows. Its values
-  // then do not depend on which batch needs it first, so a resumed run gets bit-identical ones. With `divided`,
-  // `target` has only the norm and head of the divided target.
+  // `rows` must outlive the teacher; Batch::row_index refers to `rows`. With `divided`, `target` has only the final
+  // norm and output head of the divided target. If the fp16 log-probabilities at all positions in the loss fit in
+  // `cache_bytes`, each row is computed once and cached. A row is always computed in the same group of rows, so its
+  // values do not depend on which batch needs it first, and a resumed run gets bit-identical values.
   ModelTeacher(std::shared_ptr<const model::Decoder> target, const std::vector<TokenRow>& rows, int64_t cache_bytes,
                std::shared_ptr<DividedTarget> divided = nullptr);
 
@@ -84,8 +85,7 @@ class ModelTeacher final : public Teacher {
   bool cached_ = false;
   std::vector<std::vector<size_t>> groups_;
   std::vector<size_t> group_of_;
-  // kept_[i]: log-probabilities [R, V] fp16 of row i at its positions in the loss; undefined until the row's group is
-  // computed.
+  // kept_[i]: log-probabilities [R, V] fp16 of row i at its positions in the loss; undefined until they are computed.
   std::vector<at::Tensor> kept_;
 };
 

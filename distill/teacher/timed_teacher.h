@@ -8,8 +8,8 @@
 
 namespace specdec::distill {
 
-// Forwards to the wrapped teacher. The time is that of the calls, so it is meaningless on a GPU, which still computes
-// after a call has returned. The clock must outlive the object.
+// Forwards to the wrapped teacher. Only the duration of the calls is measured, so the result is meaningless on a GPU,
+// which still computes after a call has returned. The clock must outlive the object.
 class TimedTeacher final : public Teacher {
  public:
   TimedTeacher(std::unique_ptr<Teacher> inside, const Clock& clock) : inside_(std::move(inside)), clock_(clock) {}

@@ -30,7 +30,7 @@ Answers half_from_json(const Json& json, const char* half, int64_t vocab, const 
   return out;
 }
 
-// Puts the answers into the rows of one half, and returns the number of conversations left.
+// Replaces the answers of the rows of one half. Returns the number of conversations that still have rows.
 int64_t put_half(const Answers& answers, const RowLimits& limits, std::vector<TokenRow>& rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i] = decode::answered_row(rows[i], {answers[i], {}});
@@ -43,14 +43,14 @@ int64_t put_half(const Answers& answers, const RowLimits& limits, std::vector<To
   return static_cast<int64_t>(conversations.size());
 }
 
-// A row, by its half (selection or verdict) and its index there.
+// Identifies a held-out row by its half (selection or verdict) and its index in this half.
 struct Place {
   bool selects = false;
   size_t row = 0;
 };
 
-// Interleaves the rows of both halves, three verdict rows to one selection row, so that both halves have answers when
-// the time is over. The verdict half needs more.
+// Returns the order of generating answers: three verdict rows, one selection row, and so on. When the time is over,
+// both halves then have answers, and the verdict half, which needs more, has three times as many.
 std::vector<Place> in_turn(const HeldOut& held_out) {
   std::vector<Place> order;
   size_t selects = 0, judges = 0;

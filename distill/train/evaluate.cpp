@@ -32,7 +32,7 @@ struct PositionScores {
 constexpr int64_t kBlockValues = int64_t{1} << 23;
 
 // Logits [rows, vocab] and labels [rows] of consecutive entries of Batch::rows, beginning with entry `first`. `target`
-// may be undefined.
+// is undefined if only the cross entropy is measured.
 struct PositionBlock {
   at::Tensor draft, target, labels;
   int64_t first = 0;
@@ -51,7 +51,7 @@ void score_on_host(const PositionBlock& block, double temperature, PositionScore
       const RowFigures f = overlap_row(y, x, vocab, inverse, 1, p.data(), q.data());
       const float own = x[label[i]];
       const auto at = static_cast<size_t>(block.first + i);
-      // The cross entropy of a label outside a reduced vocabulary counts as 0.
+      // A label outside a reduced vocabulary has probability 0. Its cross entropy counts as 0 instead of infinity.
       out.cross_entropy[at] = std::isinf(own) && own < 0 ? 0 : f.log_sum_draft - (own - f.max_draft) * inverse;
       out.overlap[at] = f.overlap;
       out.agree[at] = first_largest(x, vocab) == first_largest(y, vocab) ? 1 : 0;
@@ -73,7 +73,7 @@ void score_on_device(const PositionBlock& block, double temperature, PositionSco
   keep(log_p.argmax(-1).eq(log_q.argmax(-1)).to(at::kFloat), out.agree);
 }
 
-// Functions for the logits of both models at Batch::rows; `target` may be empty.
+// Functions that compute the logits of both models at Batch::rows; `target` may be empty.
 struct ComparedLogits {
   RowLogits draft;
   TargetRows target;
@@ -125,7 +125,8 @@ std::vector<uint8_t> position_buckets(const TokenRow& row) {
   return out;
 }
 
-// Wraps an exception of the step function while it unwinds this rank's computation.
+// Carries an exception of the step function out of this rank's computation, so that it is rethrown after the ranks have
+// met.
 struct Abandoned {
   std::exception_ptr cause;
 };
@@ -326,7 +327,7 @@ struct RowPart {
   int64_t tokens = 0;
 };
 
-// Scores the part of each row that `part_of` returns; rows whose part has no position do not count.
+// Scores one part of each row, which part_of(row) returns. Rows whose part has no position do not count.
 PartScore score_part(const std::string& name, const std::vector<std::vector<size_t>>& conversations,
                      const std::function<RowPart(size_t row)>& part_of) {
   PartScore out{name, {}, 0, 0, 0};

@@ -1,5 +1,6 @@
-// Measures a draft teacher-forced on held-out rows (docs/contract.md, "acceptance"): Σ min(p, q) at every answer
-// position, mean within a request, then over requests. Without a target it measures the cross entropy of the text.
+// Measures a draft teacher-forced on held-out rows (docs/contract.md, "acceptance"). Acceptance is Σ min(p, q) at every
+// answer position, averaged within each request, then over requests. Without a target, the cross entropy of the text is
+// measured.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -33,17 +34,17 @@ struct RowScore {
   int64_t tokens = 0;        // number of answer positions
   // Mean probability of the tokens outside the teacher's top k; 0 if the teacher knows all probabilities.
   double rest = 0;
-  // The sum of acceptance over the positions of each stretch, in all answers of the row, and the number of positions.
-  // Zero in evaluations before training that earlier versions saved.
+  // For each stretch of an answer: the sum of acceptance over the stretch's positions in all answers of the row, and
+  // the number of these positions. Both are zero in the evaluations of the initial draft that earlier versions saved.
   std::array<double, kAnswerStretches> stretch_acceptance = {};
   std::array<int64_t, kAnswerStretches> stretch_tokens = {};
 };
 
 // The scores of a draft on held-out rows. With a teacher that knows only the top-k probabilities (label_teacher.h),
-// acceptance and agreement are upper bounds, and acceptance is at most `rest` too high.
+// acceptance and agreement are upper bounds; the true acceptance is at least acceptance − rest.
 struct Evaluation {
   std::vector<RowScore> rows;       // one per row, in the order given
-  double acceptance = 0, rest = 0;  // means over requests; `rest` as in RowScore
+  double acceptance = 0, rest = 0;  // means over requests; `rest`: see RowScore
   bool is_bound = false;            // the teacher knows only the top-k probabilities
   double acceptance_tokens = 0, greedy_agreement = 0, cross_entropy = 0;  // means over tokens
   int64_t tokens = 0;
@@ -58,8 +59,8 @@ struct EvaluationOptions {
   double temperature = 1;                    // softmax temperature of p and q, > 0
   int64_t batch_tokens = kEvaluationTokens;  // limit of padded tokens per pass
   EvaluationStep step = {};
-  // Each rank computes a share of the rows, and all ranks get all scores. If `step` throws on one rank, the evaluation
-  // ends on all of them.
+  // Each rank scores a share of the rows, and all ranks get all scores. If `step` throws on one rank, the evaluation
+  // ends on all ranks.
   const parallel::Ranks* ranks = &parallel::Ranks::alone();
   // The target that teacher or draft read, if it is divided among the ranks; else null.
   DividedTarget* divided = nullptr;
@@ -73,7 +74,7 @@ Evaluation evaluate(const TrainedDraft& draft, const model::Decoder* target, con
 Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options);
 
-// The same with the logits of `teacher`, which must be made for these rows.
+// Scores `draft` against the logits of `teacher`, which must be made for `rows`.
 Evaluation evaluate(const TrainedDraft& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options);
 Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
@@ -83,7 +84,7 @@ Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::ve
 Evaluation evaluation_of(std::vector<RowScore> rows, bool is_bound);
 
 // Held-out rows in two halves that share no conversation: `selection` chooses the checkpoint, `verdict` judges the
-// chosen one. Conversations are sorted by hash and go to the halves alternately, so the halves have equally many
+// chosen checkpoint. Conversations are sorted by hash and go to the halves alternately. The halves have equally many
 // conversations (or differ by one), unless one half reaches its maximum of rows.
 struct HeldOut {
   std::vector<TokenRow> selection, verdict;
@@ -98,7 +99,7 @@ struct Measured {
   double loss = 0;             // training loss, recorded for the report only
   std::optional<Interval> ci;  // interval of the acceptance over conversations; none for a cross entropy
 };
-// Returns the steps from best to worst score. Among equals the earlier step comes first; NaN scores are left out.
+// Returns the steps from best to worst score. Of equal scores the earlier step comes first; NaN scores are left out.
 std::vector<int64_t> rank_checkpoints(const std::vector<Measured>& measured);
 
 // The acceptance of a part of the held-out tokens or rows.
@@ -109,8 +110,8 @@ struct PartScore {
 };
 // Returns the acceptance in each stretch of an answer. Stretches that no answer reaches are left out.
 std::vector<PartScore> by_stretch(const std::vector<TokenRow>& rows, const Evaluation& evaluation);
-// Returns the acceptance in each domain, sorted by name; rows without a domain are grouped under "". Empty if no row
-// has a domain.
+// Returns the acceptance in each domain, sorted by name; rows without a domain are grouped under "". The result is
+// empty if no row has a domain.
 std::vector<PartScore> by_domain(const std::vector<TokenRow>& rows, const Evaluation& evaluation);
 // Returns the acceptance of all rows, with its interval.
 Estimate acceptance_estimate(const std::vector<TokenRow>& rows, const Evaluation& evaluation);
@@ -120,14 +121,14 @@ struct Judgement {
   // Acceptance with the interval of bounded_mean() over conversations, or cross entropy with a bootstrap interval.
   Estimate before, after;
   Estimate difference;  // after - before, paired, positive = better; 95 % interval of a bootstrap over conversations
-  // The least acceptance that `after` can have minus the highest that `before` can have; equal to `difference` unless
-  // the evaluations are upper bounds.
+  // Lower bound of the true difference: the least acceptance that `after` can have minus the highest that `before` can
+  // have. Equal to `difference` unless the evaluations are upper bounds (label_teacher.h).
   Estimate certain;
 };
 // Compares two evaluations of the same `rows` by acceptance, or by cross entropy if `by_acceptance` is false. The
 // verdict is kInconclusive with fewer than kMinVerdictConversations. Otherwise it is kImproved if the lower end of the
-// difference's interval is above zero, else kNoSignificantGain. If the evaluations are upper bounds, a difference above
-// zero that the unknown probabilities could explain is kInconclusive.
+// difference's interval is above zero, else kNoSignificantGain. If the evaluations are upper bounds, kImproved needs
+// the interval of `certain` above zero; if only that of `difference` is, the verdict is kInconclusive.
 Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after,
                 bool by_acceptance);
 

@@ -9,7 +9,7 @@ namespace specdec::distill {
 
 namespace {
 
-// Rows of the first piece; each later piece has at most as many rows as all pieces before it.
+// Number of rows that are scored first. After that, each step scores at most as many rows as are scored already.
 constexpr size_t kFirstRows = 2;
 
 // Returns the number of rows to score next, if `done` rows took `taken` seconds and `seconds` are left.

@@ -7,8 +7,8 @@
 namespace specdec::distill {
 
 // Scores as many of the first rows as `seconds` allow, at least one, and removes the others from `rows`. With infinite
-// `seconds` it is evaluate(). `teacher` must be made for `rows`; it may be null. Rank 0 decides the number of rows for
-// all ranks.
+// `seconds`, all rows are scored. `teacher` must be made for `rows`; null = measure cross entropy only. Rank 0 decides
+// the number of rows for all ranks.
 Evaluation evaluate_within(double seconds, const Clock& clock, const TrainedDraft& draft, Teacher* teacher,
                            std::vector<TokenRow>& rows, const EvaluationOptions& options);
 

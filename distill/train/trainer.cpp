@@ -121,7 +121,7 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   } catch (const Json::exception& e) {
     throw Error(ErrorKind::kData, checkpoint.directory.string() + ": state.json: " + e.what());
   }
-  saved_step_ = step_;  // set before reading the weights: if a rank fails now, the half-restored state is not saved
+  saved_step_ = step_;  // set first: if a rank now fails, the half-restored state is not saved
   if (ranks_.is_first()) CheckpointStore::restore(checkpoint, draft_);
   std::vector<at::Tensor> weights;
   for (const NamedTensor& p : parameters_) weights.push_back(p.tensor);
@@ -140,11 +140,11 @@ void Trainer::resume(const Checkpoint& checkpoint) {
   faults_ = FaultPolicy(static_cast<int>(json_int(s, "rollbacks", {0, kMaxRollbacks}, where, ErrorKind::kData)));
 }
 
-// Computes the gradients of a step over all ranks. Sets `given_up` if any rank was asked to stop.
+// Computes the gradients of a step over all ranks. Sets `given_up` if any rank was asked to stop during the step.
 Trainer::StepFigures Trainer::step_gradients(const StepShare& share) {
   StepFigures out;
-  // A step of a large model can take longer than a stop request may wait, so a stop abandons the step without an
-  // update.
+  // When a stop is requested, the step is abandoned without an update, because a step of a large model may take too
+  // long.
   const auto stopped = [&] {
     if (stop_requested()) throw GivenUp{};
   };
@@ -282,8 +282,8 @@ bool Trainer::measure() {
 }
 
 void Trainer::save() {
-  // Non-finite weights are not saved. The next loss will be non-finite too, and FaultPolicy then rolls back to the last
-  // checkpoint.
+  // Non-finite weights are not saved. With such weights the next loss is not finite either, and FaultPolicy then rolls
+  // back to the last checkpoint.
   bool finite = true;
   for (const NamedTensor& p : parameters_) finite = finite && at::isfinite(p.tensor.detach()).all().item<bool>();
   if (optimizer_.is_shared()) finite = !ranks_.any(!finite);
@@ -317,7 +317,7 @@ void Trainer::report(const StepFigures& f, double step_seconds) {
   const std::string detail = format("loss %.4f", f.loss) +
                              (data_.teacher ? format(" · acceptance %.4f", f.acceptance) : "") +
                              format(" · %.0f tokens/s", speed);
-  // Progress is reported against the limit that will be reached first.
+  // Progress is reported as a fraction of the steps or of the time limit, whichever will be reached first.
   const double limit = options_.schedule.time_limit_seconds, steps = static_cast<double>(options_.schedule.total_steps);
   if (steps > 0 && (limit <= 0 || static_cast<double>(step_) / steps >= elapsed() / limit))
     progress_({"distill", static_cast<double>(step_), steps, "steps", detail});
@@ -335,7 +335,7 @@ void Trainer::train() {
         const bool sound = measure();
         evaluations_ = static_cast<int>(evaluations_due()) + 1;
         if (sound) save();
-      } catch (const GivenUp&) {  // this step's evaluation is left to the resumed run
+      } catch (const GivenUp&) {  // the resumed run makes this evaluation
         stop = true;
       }
     }
@@ -343,7 +343,7 @@ void Trainer::train() {
     if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0 && saved_step_ != step_) save();
     if (stop) {
       if (saved_step_ != step_) save();
-      ranks_.any(false);  // waits until rank 0 has saved: the launcher may kill all ranks when the first one exits
+      ranks_.any(false);  // waits for rank 0 to save: the launcher may kill all ranks once one exits
       throw Error(ErrorKind::kNetwork,
                   "stopped by a signal at step " + std::to_string(step_) +
                       " with a checkpoint saved: the same command with --resume goes on from there");
@@ -360,8 +360,8 @@ TrainingSummary Trainer::run() {
   try {
     train();
   } catch (const parallel::RankError&) {
-    // If the optimizer state is divided, a failed rank's share is lost, so nothing is saved and the run must resume
-    // from the previous checkpoint.
+    // If the optimizer state is divided, a failed rank's share of it is lost. Then nothing is saved, and the run must
+    // be resumed from the previous checkpoint.
     if (saved_step_ != step_ && !optimizer_.is_shared()) save();
     throw;
   }

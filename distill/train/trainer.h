@@ -49,19 +49,19 @@ struct TrainerOptions {
   ScheduleOptions schedule;  // total_steps or the time limit must be set, or both
   int64_t batch_tokens = 4096, accumulate = 1;
   int64_t evaluations = kMostEvaluations;  // number of evaluations over the run
-  int64_t evaluate_every = 0;              // steps; 0 = spread `evaluations` over the run
-  int64_t checkpoint_every = 0;            // steps; 0 = at evaluations
+  int64_t evaluate_every = 0;              // in steps; 0 = spread `evaluations` over the run
+  int64_t checkpoint_every = 0;            // in steps; 0 = at each evaluation
   uint64_t seed = 0;
   bool shares_optimizer = false;  // divides the optimizer state among the ranks (optimizer.h)
-  bool recompute = false;         // as GradientSource::recompute
+  bool recompute = false;         // see GradientSource::recompute
   Json extra;                     // saved in every checkpoint beside the trainer's own state
 };
 
 struct TrainerData {
   const std::vector<TokenRow>* train = nullptr;
   const std::vector<TokenRow>* selection = nullptr;  // held-out rows that choose the checkpoint; may be empty
-  Teacher* teacher = nullptr;                        // null if the loss is only ce
-  Teacher* judge = nullptr;  // teacher for the selection rows; if null, they are scored by cross entropy
+  Teacher* teacher = nullptr;                        // null if the loss has no term but ce
+  Teacher* judge = nullptr;                          // for the selection rows; null: score by cross entropy
   // All ranks have the same data and draft. Each step is divided among the ranks; rank 0 decides when to stop, evaluate
   // and save, measures time and writes files.
   const parallel::Ranks* ranks = &parallel::Ranks::alone();
@@ -87,8 +87,9 @@ class Trainer {
 
   // Continues from a checkpoint. Every rank passes the checkpoint's state; only rank 0 reads its files.
   void resume(const Checkpoint& checkpoint);
-  // Evaluates and saves step 0, then trains until the limit. Throws Error(kNetwork), after saving, when a stop is
-  // requested; Error(kInternal) when the loss stays non-finite after three roll-backs; Error(kIo) if the disk is full.
+  // Evaluates and saves step 0, then trains until a limit is reached. Throws Error(kNetwork), which means "run it
+  // again", after saving, when a stop is requested; Error(kInternal) when the loss stays non-finite after three
+  // roll-backs; Error(kIo) if the disk is full.
   TrainingSummary run();
 
  private:
@@ -133,8 +134,8 @@ class Trainer {
   int64_t step_ = 0, tokens_ = 0, skipped_ = 0, saved_step_ = -1, measured_step_ = -1;
   int64_t session_tokens_ = 0;
   double acceptance_ = 0;  // mean acceptance of the previous step's rows, from which lk_hybrid computes λ
-  // Running mean of the acceptance at draft positions 2, 3, … of the roll-outs, which have too few rows for a mean per
-  // step.
+  // Running mean of the acceptance at draft positions 2, 3, … of the roll-outs. A single step has too few roll-outs for
+  // a mean of its own.
   std::vector<double> deeper_;
   double rate_scale_ = 1, elapsed_before_ = 0, started_ = 0, session_step_seconds_ = 0, last_loss_ = 0;
   int evaluations_ = 0;  // the next evaluation is due when evaluations_due() reaches this number

@@ -8,7 +8,8 @@ namespace specdec::monitor {
 
 namespace {
 
-// Time-out of a load order: the server reads a large draft and verifies its digests before it replies.
+// Time-out in seconds of an order to load a draft: the server replies after it has read the draft and verified its
+// digests.
 constexpr double kLoadSeconds = 1800;
 
 Interval interval_of(const Json& paired, const char* which) {

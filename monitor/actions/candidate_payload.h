@@ -1,5 +1,5 @@
-// Makes the payload of actions on a candidate: its package and channels, recorded in the state file, so that the action
-// can be done after a restart.
+// Makes the payload of an action on a candidate. The payload names the candidate's package and channels and is recorded
+// in the state file, so that the action can still be done after a restart.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // Promotes or drops a candidate and rolls back a promotion. `specdec package` moves the channel, but only if the
-// channel still has its old value, so that a finished move is not repeated. Then the server, if --admin is given, is
-// ordered to serve the channel's draft.
+// channel still has its old value, so that a finished move is not repeated. If --admin is given, the server is then
+// ordered to serve the draft of the channel's package.
 #include <utility>
 
 #include "monitor/actions/actions.h"
@@ -37,8 +37,8 @@ std::optional<ChannelMove> move_of(const ActionEntry& action, const std::string&
   return move({"rollback"});
 }
 
-// Orders the server to serve (or drop) the draft of the channel. If the server is not ready, the next check repeats the
-// order.
+// Orders the server to serve (or drop) the draft of the channel's package. If the server is not ready, the next check
+// sends the order again.
 void order_server(const ActionEntry& action, const Policy& policy, ActionOutcome& outcome) {
   const Json& p = action.payload;
   const std::string id = p.value("id", "");

@@ -1,5 +1,5 @@
-// Runs a command as a child process that survives if the monitor is killed. The child holds the monitor's lock until it
-// exits, and its exit code is written to a file that the next check reads. So no command runs twice.
+// Runs a command as a child process that continues if the monitor is killed. The child holds the monitor's lock until
+// it exits, and its exit code is written to a file, which the next check reads. So no command runs twice.
 #pragma once
 
 #include <filesystem>
@@ -16,7 +16,7 @@ struct ChildOrder {
   // Once the child has ended, its exit code is in <outcome>.code and, if captured, its stdout in <outcome>.out.
   std::filesystem::path outcome = {};
   bool capture = false;  // true: captures the child's stdout; false: sends it to the monitor's stderr
-  int lock = -1;         // descriptor that the child keeps open
+  int lock = -1;         // descriptor of the monitor's lock, which the child keeps open
 };
 struct ChildEnd {
   int code = 0;        // exit code; 128 + signal if the child was killed

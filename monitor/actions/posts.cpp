@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kAlertHolds = 4 * 3600;  // seconds after which Alertmanager resolves an alert that no check renewed
 
-// Returns the URL to post to, or null if the options no longer have it. A webhook is identified by its URL without
-// secrets.
+// Returns the URL to post to, or null if the options do not have it any more. The action names a webhook by its URL
+// without secrets.
 const SecretUrl* url_of(const ActionEntry& action, const Policy& policy, SecretUrl& alerts) {
   if (action.kind == "alert") {
     if (policy.alertmanager.empty()) return nullptr;

@@ -1,5 +1,5 @@
-// Questions that the loop asks when no action is pending. Is there a candidate to try? What do the canary's scores say?
-// What is the next step of the current state?
+// Questions that the loop asks when no action is pending: Is there a candidate to try? How does the candidate on trial
+// score? Has the event happened that the current state waits for?
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ struct Answer {
   std::string waiting = {};                   // why there is no event, "" = nothing to report
 };
 
-// The package in the candidate channel, if it fits the served target, passed its gate (or --allow-failed is given) and
-// was never tried; else the reason.
+// The package in the candidate channel, if it may be tried: it fits the served target, passed its gate (or
+// --allow-failed is given) and was never tried. Otherwise the reason why not.
 struct Untried {
   std::optional<ResolvedPackage> package = {};
   std::string waiting = {};  // why the package in the channel is not tried, "" = nothing to report
@@ -27,12 +27,12 @@ Untried untried_candidate(const LoopContext& context);
 // Makes the event for a candidate. Throws Error(kData) for a package whose report cannot be read.
 Occurrence candidate_occurrence(const LoopContext& context, const ResolvedPackage& package, Json evidence);
 
-// Looks whether the candidate channel has another candidate, or the current candidate was withdrawn from it.
+// Looks whether the candidate channel names another candidate, or no longer names the current one (it was withdrawn).
 Answer ask_candidate(const LoopContext& context);
 // Asks the server for the scores of the candidate's trial. If the server does not answer, the next check asks again.
 Answer ask_canary(const LoopContext& context);
-// Looks for the event that the current state waits for: a confirmation, permission of the guards for a redistillation,
-// or the package of a Job. `speedup_now` is as in RedistilRequest.
+// Looks for the event that the current state waits for: a confirmation of the alarm, the permission to redistil
+// (guards.h), or the package of a Kubernetes Job. For `speedup_now` see RedistilRequest.
 Answer ask_next_step(const LoopContext& context, const State& state, double speedup_now);
 
 }  // namespace specdec::monitor

@@ -1,4 +1,4 @@
-// The user's options for a check: the package and target, the sources, and what the loop may do by itself.
+// The user's options for a check: the package and target, the sources, and what the loop may do without being asked.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +17,7 @@ struct CheckOptions {
   Secret api_key;                  // sent to the URLs among the sources; "" = no key
   // The target that is served now: a MODEL or the URL of an OpenAI-compatible endpoint; "" = the package's own target.
   std::string target;
-  bool full_target = false;         // compares every byte of a local target, not only the fingerprint's samples
+  bool full_target = false;         // compares all weights of a local target, not only samples
   TargetWatchOptions target_watch;  // options for watching an endpoint; target_watch.url is set from `target`
   std::filesystem::path state;
   std::string model;  // selects the counters' model_name if a page has several

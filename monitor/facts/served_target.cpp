@@ -18,8 +18,8 @@ constexpr std::array<const char*, 5> kWitnesses = {"copy", "directory", "bytes",
 
 std::string brief(const std::string& target) { return target.substr(0, kShown); }
 
-// Returns whether evidence of kind `sees_bound` for the bound target ends a staleness that was found by evidence of
-// kind `finder`.
+// The package's target is called stale if a witness of kind `finder` saw that another target is served. Returns whether
+// this ends when a witness of kind `sees_bound` sees the package's target again.
 bool ends(Witness finder, Witness sees_bound) {
   if (sees_bound == finder) return true;
   // The fingerprint that a server states only samples the weights, so it does not overrule a comparison of all bytes.
@@ -33,7 +33,7 @@ struct Other {
   int64_t time;
 };
 
-// The evidence of one check: which witnesses saw another target, and which saw the bound one.
+// The evidence of one check: which witnesses saw another target, and which saw the bound target (the package's).
 struct Testimony {
   std::vector<Other> others;
   std::vector<Witness> bound;
@@ -54,9 +54,9 @@ std::string another(const std::string& who, const std::string& target, const std
          ")";
 }
 
-// Evaluates the newest run of records with the same target. If a run of another target precedes it, the fleet switched
-// targets or alternates between them. Records are ignored if every server that names a target names the bound one: the
-// records then come from an earlier state of the fleet or from servers that were not queried.
+// Evaluates the newest consecutive records that name the same target. If records of another target precede them, the
+// fleet either switched targets or alternates between them. Records are ignored if every server that names a target
+// names the bound target: they then come from an earlier state of the fleet, or from servers that were not queried.
 void hear_records(const Claims& claims, const std::vector<const Claims::Server*>& servers, const ServedMemory& memory,
                   const std::string& bound, int64_t now, Testimony& t) {
   const std::vector<NamedRecord>& all = claims.records.sorted();
@@ -73,14 +73,15 @@ void hear_records(const Claims& claims, const std::vector<const Claims::Server*>
   const auto run = static_cast<size_t>(other - all.rbegin());
   const auto since = static_cast<size_t>(
       std::count_if(all.rbegin(), other, [&](const NamedRecord& r) { return r.time >= memory.stale_since; }));
-  // `foreign` is the target other than the bound one; counts the fresh records that name it.
+  // `foreign` is the newest target that records name other than the bound one. is_foreign() selects the fresh records
+  // of it.
   const std::string foreign = !same_target(newest, bound) ? newest : other != all.rend() ? other->target : "";
   const auto is_foreign = [&](const NamedRecord& r) { return is_fresh(r) && r.target == foreign; };
   const auto named = static_cast<size_t>(std::count_if(all.begin(), all.end(), is_foreign)),
              named_before = static_cast<size_t>(std::count_if(other, all.rend(), is_foreign));
   const bool alternates = run < kEnoughNamed && other != all.rend() && is_fresh(*other) && named >= kEnoughOther &&
                           named_before >= kEnoughOther / 2 && std::any_of(other, all.rend(), is_newest);
-  // Servers that name their target are more recent evidence than records of a switch.
+  // If servers name their target, their pages are more recent evidence than records that show a switch.
   if (!servers.empty() && !alternates) return;
   const std::string who = "the newest " + std::to_string(run) + " records name";
   if (!same_target(newest, bound)) {
@@ -102,8 +103,8 @@ void hear_records(const Claims& claims, const std::vector<const Claims::Server*>
     t.bound.push_back(Witness::kServer);
 }
 
-// Counts the replicas of all pages, and returns the servers to rely on: all that name a target, without those that name
-// another target if these are few.
+// Counts the replicas of all pages. Returns the servers whose statement counts: all that name a target, but if only few
+// replicas name another target, the servers with these replicas are left out.
 std::vector<const Claims::Server*> hear_pages(const Claims& claims, const std::string& bound, Testimony& t) {
   t.replicas = claims.unnamed;
   bool endpoint_says_another = false;
@@ -142,7 +143,8 @@ Testimony hear(const Sighting& sighting, const Claims& claims, const ServedMemor
   return t;
 }
 
-// Updates the memory for the package in the channel, which may have changed or may be bound to the stale target.
+// Updates the memory for the package that is in the channel now. It may be another package, and it may be bound to the
+// target that was called stale.
 void take_package(ServedMemory& m, const std::string& package, const std::string& bound, int64_t now) {
   if (m.package != package) {
     m.former = m.package.empty() || same_target(m.bound, bound) ? "" : m.bound;
@@ -152,7 +154,7 @@ void take_package(ServedMemory& m, const std::string& package, const std::string
   if (m.by != Witness::kBytes && same_target(m.stale, bound)) m.stale.clear();
   m.package = package;
   m.bound = bound;
-  m.package_since = std::min(m.package_since, now);  // times in the future came from a clock that ran ahead
+  m.package_since = std::min(m.package_since, now);  // times in the future come from a clock that was wrong
   m.rolling_since = std::min(m.rolling_since, now);
   m.stale_since = m.stale.empty() ? 0 : std::min(m.stale_since, now);
   m.alarm_since = std::min(m.alarm_since, now);
@@ -233,7 +235,8 @@ ServedVerdict judge_served(ServedMemory m, const WatchedPair& pair, const Sighti
   }
   if (!mixed && !left_behind) m.rolling_since = 0;
   if (out.wait.empty() && other && other->by == Witness::kCopy) {
-    // A damaged copy is reported at every check and not remembered, because it says nothing about what is served.
+    // A damaged package copy says nothing about which target is served, so it is reported at every check and not
+    // remembered.
     out.stale = other->reason;
     out.target = other->target;
   } else if (out.wait.empty() && other) {

@@ -1,6 +1,6 @@
-// Decides which target is served, from /metrics pages and records that name their target. A served target other than
-// the bound one (for which the package's draft was validated) is called stale, until a reliable witness reports the
-// bound target again or another package fits the served target.
+// Decides which target is served, from /metrics pages and records that name their target. The bound target is the one
+// for which the package's draft was validated. Any other served target is called stale, until a reliable witness
+// reports the bound target again or another package fits the served target.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@ namespace specdec::monitor {
 
 // Returns whether the text is a fingerprint: all 64 digits or, in records, the first 12.
 bool is_fingerprint(const std::string& text);
-// Returns whether two fingerprints agree in all digits of the shorter one, which needs at least 12 digits unless both
-// are equal. "" is not a target.
+// Returns whether two fingerprints agree in all digits of the shorter one. Unless both are equal, the shorter one needs
+// at least 12 digits. "" is not a target.
 bool same_target(const std::string& a, const std::string& b);
 
 struct NamedRecord {
   int64_t time = 0;
-  std::string target;  // a fingerprint or its first 12 digits; only those 12 are kept
+  std::string target;  // a fingerprint; only its first 12 digits are kept
 };
 
 // The newest kMost records that name their target, ordered by time. A record with a time in the future gets the current
-// time; otherwise it would stay the newest until that time has come.
+// time; otherwise it would stay the newest until then.
 class NewestRecords {
  public:
   static constexpr size_t kMost = 64;
@@ -36,7 +36,7 @@ class NewestRecords {
   std::vector<NamedRecord> records_;
 };
 
-// The pair that the draft is bound to: the digest of the package and the fingerprint of its target.
+// The digest of a package, and the fingerprint of the target that the package's draft is bound to.
 struct WatchedPair {
   std::string package, target;
 };
@@ -63,8 +63,8 @@ struct Claims {
 // evidence of what is served.
 enum class Witness { kCopy, kDirectory, kBytes, kEndpoint, kServer };
 
-// The target identified from the package's copy, from the directory at --target, or at an endpoint that gives no
-// fingerprint.
+// The target as seen without the servers' pages and records: in the package's copy, in the directory at --target, or at
+// an endpoint that gives no fingerprint.
 struct Sighting {
   Witness by = Witness::kCopy;
   std::string stale;   // why `target` is not the bound target, "" = it is the bound target
@@ -72,14 +72,14 @@ struct Sighting {
 };
 
 struct ServedMemory {
-  std::string package, bound;  // at the last check: the package's digest and the target it is bound to
+  std::string package, bound;  // at the last check: the digest of the package, and the target of its draft
   std::string former;          // target of the previous package, "" = the same target
   int64_t package_since = 0, rolling_since = 0;
   std::string stale, reason;      // fingerprint of the other target that is served, and the evidence for it; "" = none
   Witness by = Witness::kServer;  // the kind of evidence of the stale target
-  int64_t stale_since = 0;        // when the stale target was last seen; older records of the bound target do not count
-  // The stale target of the current alarm, and when the alarm began. A different stale target raises a new alarm only
-  // after a day.
+  int64_t stale_since = 0;        // when the stale target was last seen; older records do not count
+  // The stale target of the current alarm, and when the alarm began. Another stale target raises a new alarm only after
+  // a day.
   std::string alarm;
   int64_t alarm_since = 0;
   std::vector<NamedRecord> newest;  // the newest records that name a target
@@ -90,7 +90,7 @@ ServedMemory served_memory_from_text(const std::string& text, const std::string&
 
 struct ServedVerdict {
   std::string stale;  // why another target is served, "" = no other target is known to be served
-  // Why a rolling update seems to be under way, so that the next check must decide (exit 75); "" = none.
+  // Why a rolling update seems to be under way, so that the check ends with "try again" (exit 75); "" = none.
   std::string wait;
   std::string target;  // fingerprint of the other target
   Json evidence;       // the result's "evidence.served"
@@ -100,27 +100,27 @@ struct ServedVerdict {
 
 inline constexpr int64_t kRollingPatienceSeconds = 86400;  // after this time a rolling update counts as another target
 inline constexpr size_t kEnoughNamed = 50;  // consecutive records that must name the bound target to end staleness
-// Fewer than kEnoughOther records, in a row or among the newest, are no evidence of another target; nor are fewer than
-// 1 / kFewReplicas of the replicas.
+// Fewer than kEnoughOther records, consecutive or among the newest, are not enough evidence of another target. The same
+// holds for fewer than 1 / kFewReplicas of the replicas.
 inline constexpr size_t kEnoughOther = 10;
 inline constexpr int64_t kFewReplicas = 8;
 
-// Judges which target is served:
-// * If another target is named and no running server names the bound one, the target is stale at once. Pages must
-//   name the other target for more than half of the replicas of all pages together, and records kEnoughOther times in a
-//   row.
-// * If running servers name both, or up to half of the replicas name another one, a rolling update is under way: the
-// result is to wait for at most a day; after that the target is stale. The same rule applies if the package has changed
-// and the target of the previous package is still served.
-// * If only few replicas or records name another target, it is reported as "pending" in the evidence and has no other
-// effect.
-// * A stale target stays stale until evidence at least as strong names the bound target and no server names another, or
-// until a package bound to the served target is in use. Records show which target was served last, by the newest run of
-// records with the same target. If a run of another target precedes that run, the fleet switched targets; if runs of
-// two targets alternated during the last day, the fleet is mixed. Records are ignored in four cases:
+// Judges which target is served. Another target is any but the bound one.
+// * If another target is named and no running server names the bound one, the target is stale at once. Pages must name
+// the other target for more than half of the replicas of all pages together; records must name it kEnoughOther times in
+// a row.
+// * If running servers name both targets, or up to half of the replicas name another one, a rolling update is under
+// way. The result is to wait for at most a day; after that the target is stale. The same holds if the package has
+// changed and the target of the previous package is still served.
+// * If only few replicas or records name another target, the evidence reports it as "pending", without other effects.
+// * A stale target stays stale until evidence at least as strong names the bound target and no server names another
+// target, or until a package bound to the served target is in use.
+// Records show which target was served last: the target of the newest consecutive records. If records of another target
+// precede them, the fleet switched targets; if records of two targets alternate during the last day, the fleet is
+// mixed. Records are ignored in four cases:
 // * They are older than a day.
-// * The target was found stale, and since then fewer than kEnoughNamed of them name the bound target.
-// * They show a switch while servers name a target themselves.
+// * The target was found stale, and since then fewer than kEnoughNamed records name the bound target.
+// * They show a switch, while servers name a target themselves.
 // * Every server that names a target names the bound one.
 ServedVerdict judge_served(ServedMemory memory, const WatchedPair& pair, const Sighting& sighting, const Claims& claims,
                            int64_t now);

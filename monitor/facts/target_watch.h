@@ -1,6 +1,6 @@
-// Checks whether a remote endpoint still serves the target that the draft was validated for. Uses the fingerprint if
-// the endpoint gives one (specdec serve), else the endpoint's description of itself and, once a day, a test of its
-// log-probabilities (or of greedy texts if it gives no log-probabilities).
+// Checks whether a remote endpoint still serves the target that the draft was validated for. If the endpoint gives a
+// fingerprint (as specdec serve does), the fingerprint decides. Otherwise the endpoint's description of itself is
+// compared and, once a day, its log-probabilities are tested (or greedy texts, if it gives no log-probabilities).
 #pragma once
 
 #include <cstdint>
@@ -27,23 +27,24 @@ struct TargetWatchOptions {
 
 // The result of checking whether the endpoint still serves the target that the draft was validated for.
 struct TargetCheck {
-  // Why another target is served, "" = no other target is known. Kept until the package changes or the operator
-  // acknowledges.
+  // Why another target is served, "" = no other target is known. The reason is kept until the package changes or the
+  // operator acknowledges the alarm.
   std::string stale;
   std::string named;  // fingerprint of the served target as the endpoint states it, "" = none
-  // Why a rolling update seems to be under way, so that the next check must decide (exit 75); "" = none.
+  // Why a rolling update seems to be under way, so that the check ends with "try again" (exit 75); "" = none.
   std::string wait;
   Json evidence;       // the result's "evidence.target"
   std::string memory;  // must be passed to the next call
 };
 
 // Checks the endpoint once. `memory` is what the previous call returned, "" the first time. With "", another package or
-// another URL, a new watch begins with the current answers as its reference, because a remote endpoint gives no
-// fingerprint of its files. The alarm level follows from `false_alarm_every_days` and is between 1000 and 10,000 polls.
-// A poll makes at most 8 × calls requests (without log-probabilities 64 texts of 64 tokens, and twice as many in the
-// first poll). The first poll makes a few more requests, to find out what the endpoint offers. Answers in two distinct
-// groups mean a rolling update: the result is `wait` for at most a day, then `stale`. Throws what Endpoint throws,
-// Error(kUsage) for `calls` outside 8 … 256, and Error(kData) for a memory that cannot be read.
+// another URL, the current answers become the reference, because a remote endpoint gives no fingerprint of its files.
+// A poll makes at most 8 × calls requests. Without log-probabilities it requests 64 texts of 64 tokens, and twice as
+// many in the first poll. The first poll makes a few more requests, to find out what the endpoint offers. The alarm
+// level follows from `false_alarm_every_days` and is between 1,000 and 10,000 polls. Answers in two distinct groups
+// mean a rolling update: the result is `wait` for at most a day, then `stale`.
+// Throws what Endpoint throws, Error(kUsage) for `calls` outside 8 … 256, and Error(kData) for a memory that cannot be
+// read.
 TargetCheck watch_target(const TargetWatchOptions& options, const WatchedPair& pair, const std::string& memory,
                          const Clock& clock);
 

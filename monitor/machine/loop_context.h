@@ -1,5 +1,5 @@
-// The context of the loop's questions and actions in one check: the user's options, the facts about package and target,
-// and the loop's memory.
+// The arguments of the loop's questions (questions.h) and actions in one check: the user's options, the facts about
+// package and target, and the loop's memory.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // The loop's state machine decides which state follows from an event, and which actions must be done. It is a pure
-// function: it reads no state file, clock or file system; time and all facts are arguments. docs/monitor.md lists every
-// row of the transition table, and a test compares the list with the code.
+// function: it reads no state file, clock or file system, and gets time and facts as arguments. docs/monitor.md lists
+// every row of the transition table, and a test compares the list with the code.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ enum class Stage {
 inline constexpr int kStages = 10;
 
 enum class Event {
-  // Events found in the monitored traffic: its records and scraped counters. kRelapse is an alarm within the bake time
-  // of a promoted draft.
+  // Events from the monitored traffic, that is its records and scraped counters. kRelapse is an alarm within the bake
+  // time of a promoted draft (the time for which it stays under observation).
   kQuiet,
   kAmber,
   kAlarm,
@@ -43,10 +43,10 @@ enum class Event {
   kConfirmed,
   kRefuted,
   kWorth,
-  // kGo: a redistillation may begin. kFailed: it ended without a new package.
+  // kGo: a redistillation may begin. kFailed: the redistillation ended without a new package.
   kGo,
   kFailed,
-  // kCandidate: the candidate channel has an untried draft. kWithdrawn: it no longer has the draft on trial.
+  // kCandidate: the candidate channel has an untried draft. kWithdrawn: the channel no longer has the draft on trial.
   kCandidate,
   kWithdrawn,
   // The server's answers about the candidate's trial, and decisions from the canary's scores.
@@ -70,7 +70,8 @@ const char* name(Act act);      // returns "probe", …
 // Returns the stage with this name. Throws Error(kData) if there is none.
 Stage stage_of(const std::string& name, const std::string& where);
 
-// The target state and the actions of a table row. `to` may be the old state if the row only repeats actions.
+// The state that follows, and the actions to do, in one row of the transition table. A row that only repeats actions
+// has `to` equal to the old state.
 struct Move {
   Stage to;
   std::vector<Act> acts;
@@ -83,7 +84,8 @@ bool speculates(Stage stage);
 // Returns true for the states that need no attention from anybody: HEALTHY and WARN.
 bool is_calm(Stage stage);
 
-// The loop's memory between checks, besides the detectors. It is one JSON value in the state file.
+// The loop's memory between checks, stored as one JSON value in the state file. (The detectors have values of their
+// own.)
 struct Memory {
   Stage stage = Stage::kHealthy;
   int64_t since = 0;  // unix seconds
@@ -94,8 +96,8 @@ struct Memory {
   std::set<std::string> rejected;  // digests that were tried and must never be tried again
   std::string promoted, former;    // digests of the package that won the last canary, and of the package before it
   int64_t bake_until = 0;
-  // The package digest to which the loop itself is moving the channel; a check that finds it there does not treat it as
-  // new.
+  // The digest of the package to which the loop itself moves the channel. When a check finds this package in the
+  // channel, it does not count as new.
   std::string expected;
   bool off = false;     // the loop has turned speculation off
   int64_t records = 0;  // number of acceptance records read so far
@@ -103,33 +105,32 @@ struct Memory {
   // For each of the last three redistillations: the rolled-out acceptance of the candidate minus the rolled-out
   // acceptance of the package before it.
   std::vector<double> regained;
-  // One line for each alert from Alertmanager, by the alert's key; "" once the alert has been answered.
+  // One line of text for each alert from Alertmanager, by the alert's key; "" once the loop has reacted to the alert.
   std::map<std::string, std::string> alerts;
 };
 Json to_json(const Memory& memory);
 Memory memory_from_json(const Json& object, const std::string& where);
 
-// Corrects times in the future, which came from a clock that ran ahead, so that the loop does not wait for them.
+// Replaces times in the future, which came from a clock that was wrong. Otherwise the loop would wait until then.
 void disbelieve_future(Memory& memory, int64_t now, double bake_hours);
 
-// The results of a check that decide the event: its verdict, the digest of the package in the channel, and the
+// Results of a check from which event_of() finds the event: the verdict, the digest of the package in the channel, the
 // fingerprint of the served target.
 struct MachineInput {
   Verdict verdict = Verdict::kInconclusive;
   std::string package, target;
-  bool former_fits = false;  // Memory::former is bound to this target
+  bool former_fits = false;  // Memory::former is bound to `target`
 };
 // Returns the event for a check's result, or nothing if there is too little data or nothing new. Another served target
-// is not new if the current redistillation or candidate is for that target.
+// is nothing new while the loop redistils, or tries a candidate, for that target.
 std::optional<Event> event_of(const Memory& memory, const MachineInput& input, int64_t now);
 
-// An event with its reason and evidence, which are recorded.
+// An event, with the reason and the evidence that are recorded with it.
 struct Occurrence {
   Event event;
   std::string reason;
   Json evidence = Json::object();
-  // Only for kCandidate: the digest of the candidate, and how much higher its rolled-out acceptance is than the current
-  // package's.
+  // Set only for kCandidate: the candidate's digest, and its rolled-out acceptance minus that of the current package.
   std::string candidate = {};
   double regained = 0;
 };
@@ -146,8 +147,8 @@ struct MachineContext {
   bool can_disable = false, can_enable = false;  // the user has given a command that turns speculation off, on
 };
 
-// The actions that a transition may ask for. Each struct holds the machine's part of the action; a file of
-// monitor/actions/ for each kind adds the rest and runs the action.
+// The actions that a transition may ask for. Each struct has what the state machine decides about the action. A file of
+// monitor/actions/ for each struct adds the rest and runs the action.
 struct Probe {
   static constexpr Act kAct = Act::kProbe;
   std::string key;        // the same for a whole day, so that the probe runs at most once a day
@@ -174,7 +175,7 @@ struct Promote {
 };
 struct RollBack {
   static constexpr Act kAct = Act::kRollBack;
-  // Moves the channel back from the package `digest` to `former`, the package before it.
+  // Moves the channel back from the package `digest` to the package before it, `former`.
   std::string digest, former, why;
 };
 struct Disable {
@@ -195,14 +196,14 @@ struct Transition {
   Memory memory;                // the new memory
   Stage from;                   // the old state; the new one is in `memory`
   std::vector<Action> actions;  // actions to record, in this order
-  // True if the transition must be recorded and posted, and pending actions of the old state ended; also for another
-  // candidate in the same state. False if the state stays and only its actions are repeated.
+  // True if the state changes, or a new candidate is tried in the same state. Then the transition is recorded and
+  // posted, and the pending actions of the old state are ended. False if only the actions are repeated.
   bool is_new_stage = false;
 };
 // Returns nothing if the event has no effect in the current state.
 std::optional<Transition> advance(const Memory& memory, const Occurrence& occurrence, const MachineContext& context);
 
-// Gives up a channel move that turned out to be impossible. `rejected` is the digest that must never be tried again, ""
+// Gives up a channel move that is impossible. `rejected` is the digest of a package that must never be tried again, ""
 // = none.
 void give_up_move(Memory& memory, const std::string& rejected);
 

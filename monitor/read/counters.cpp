@@ -14,15 +14,15 @@ namespace specdec::monitor {
 
 namespace {
 
-// Limits of one page: number of series (plus pairs of models), and bytes of their label text.
+// Limits of one page: its number of series (plus pairs of models), and the bytes of its label text.
 constexpr size_t kMaxSeries = 20000, kMaxText = 8u << 20;
-// Limit in bytes for the label text of a stored scrape, which may include replicas that are gone. Twice the newest
-// page's label text is allowed if that is more.
+// Limit in bytes for the label text of a stored scrape, which may include replicas that no longer exist. If twice the
+// label text of the newest page is more, that is the limit.
 constexpr size_t kMaxGoneText = 1u << 20;
 constexpr double kMostPerSecond = 1e7;  // tokens or steps per second of one replica; no server makes more
 constexpr int64_t kShortestElapsed = 60, kUnknownElapsed = 86400;
-// A server keeps counting while it writes its counters one by one, so one counter may lag another by this share plus
-// this number.
+// A server keeps counting while it writes its counters one after the other. So a counter may exceed another one that
+// should bound it, by this share plus this number.
 constexpr double kSlackShare = 0.05, kSlack = 4096;
 
 constexpr const char* kExpectedFormat = ", expected Prometheus text format 0.0.4";
@@ -31,7 +31,7 @@ constexpr const char* kExpectedFormat = ", expected Prometheus text format 0.0.4
   throw PageError(where + ": line " + std::to_string(number) + ": " + reason + kExpectedFormat);
 }
 
-// Computes the sums from the series.
+// Computes the sums of a scrape from its series.
 void sum_up(Counters& c, const std::string& where) {
   for (const auto& [key, value] : c.series) {
     const Place place = place_of(parse_series(key, where));
@@ -104,7 +104,7 @@ class Collector {
     }
     const std::string key = series_text(place.known->name, s.labels);
     if (const auto first = names_.find(key); first != names_.end()) {
-      if (first->second == s.name)  // otherwise the page has the same counter under two names, which is no error
+      if (first->second == s.name)  // otherwise the page has one counter under two names, which is no error
         set_aside(s, number,
                   shown_label(s.name) + " is there twice with the same labels: do two servers share this page?");
       return;
@@ -118,7 +118,7 @@ class Collector {
     counters_.series[key] = s.value;
   }
 
-  // Sets aside the replica whose series is in line `number`.
+  // Leaves out the replica whose series is in line `number` of the page.
   void set_aside(const Sample& s, size_t number, const std::string& reason) {
     bad_.emplace(replica_of(s), "line " + std::to_string(number) + ": " + reason);
   }
@@ -154,16 +154,16 @@ class Collector {
     return text;
   }
 
-  // Returns whether another series with `text` bytes of label text fits the limits, and counts it. If not, the caller
-  // leaves out the whole replica.
+  // Returns whether another series with `text` bytes of label text fits the limits; if so, counts it. If not, the
+  // caller leaves out the whole replica.
   bool has_room(size_t text) {
     const bool has = counters_.series.size() + counters_.pairs.size() < kMaxSeries && text_ + text <= kMaxText;
     if (has) text_ += text;
     return has;
   }
 
-  // Handles a page with several models. If some replicas name no model, the page is that of one server, and replicas
-  // that name a model are foreign and set aside. If every replica names its model, the page is refused.
+  // Handles a page with several models. If some replicas name no model, the page is that of one server, and the
+  // replicas that name a model are left out. If every replica names its model, throws PageError.
   void refuse_models() {
     const std::string reason = "counters of " + listed(models_) +
                                (model_.empty() ? ", expected one model: give --model" : ", expected --model " + model_);
@@ -179,7 +179,7 @@ class Collector {
   bool names_no_model_ = false;               // some series have no model_name label
   std::map<std::string, std::string> names_;  // series → its name on the page
   std::map<std::string, std::string> bad_;    // replica → the problem with its lines
-  std::set<std::string> beyond_;              // replicas for which there was no room
+  std::set<std::string> beyond_;              // replicas that exceed the limits
   size_t text_ = 0;                           // bytes of label text of all series and pairs
 };
 

@@ -1,5 +1,5 @@
-// A bounded list of messages about foreign pages, which may have any number of problems. Keeps the first messages and
-// only counts the others, because they are stored in a history that is never shortened.
+// A bounded list of messages about other servers' pages, which may have any number of problems. The first messages are
+// kept, the others are only counted, because the messages are stored in a history that is never shortened.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class Few {
   bool empty() const { return count_ == 0; }
   int64_t count() const { return count_; }
   const std::string& front() const { return kept_.front(); }
-  // Returns the kept lines, and "and N more" if others were only counted.
+  // Returns the kept lines, followed by "and N more" if N lines were only counted.
   std::vector<std::string> lines() const {
     std::vector<std::string> lines = kept_;
     if (const int64_t more = count_ - static_cast<int64_t>(kept_.size()); more > 0)

@@ -17,8 +17,8 @@ constexpr int64_t kMaxDraft = 1024;  // tokens drafted in one step
 constexpr double kFirstTime = 1e9;   // a smaller number is not a unix time in seconds
 constexpr const char* kSglangExtension = "sglext";
 
-// Throws an error that names the place and the problem, but does not repeat the text found there, because the line is
-// untrusted.
+// Throws an error that names the place and the problem. The error does not repeat the text found there, because the
+// line is untrusted.
 [[noreturn]] void refuse(const std::string& where, const char* what) {
   throw Error(ErrorKind::kData, where + ": " + what);
 }
@@ -102,12 +102,13 @@ void by_efficiency(AcceptanceRecord& r, int64_t drafted, int64_t accepted, const
 
 struct Totals {
   int64_t steps, drafted, accepted;
-  bool may_be_tree = false;  // drafted / steps may also count side branches of a tree
+  bool may_be_tree = false;  // drafted / steps may include side branches of a tree
 };
 
-// Returns the depth of drafts that may be trees of `k` tokens per step. If the tree were deeper than `deepest`, the
-// largest number of tokens that any step accepted, every step that reached `deepest` would have been rejected at the
-// next position. If that has a probability below kChance at the acceptance measured so far, `deepest` is the depth.
+// Returns the depth of drafts of `k` tokens per step, which may be trees. `deepest` is the largest number of tokens
+// that any step accepted. If the tree were deeper, all steps that accepted `deepest` tokens would have been rejected at
+// the next position. If this has a probability below kChance at the acceptance measured so far, the depth is `deepest`,
+// else `k`.
 int64_t depth_of(const std::vector<int64_t>& histogram, int64_t k) {
   constexpr double kChance = 0.01;
   int64_t deepest = static_cast<int64_t>(histogram.size()) - 1;
@@ -145,8 +146,8 @@ void read_trt(AcceptanceRecord& r, const Json& o, const std::string& where) {
   by_efficiency(r, count(o, "total_draft_tokens", where), count(o, "total_accepted_draft_tokens", where), where);
 }
 
-// Reads the per-step figures that vLLM and AIPerf write under the same names. Also accepts TensorRT-LLM's names of the
-// two totals, in case its records get per-step figures.
+// Reads the per-step figures that vLLM and AIPerf write under the same names. The two totals may also have
+// TensorRT-LLM's names, in case its records get per-step figures.
 void read_vllm(AcceptanceRecord& r, const Json& o, const std::string& where) {
   const bool trt = o.contains("total_draft_tokens");
   const int64_t drafted = count(o, trt ? "total_draft_tokens" : "num_draft_tokens", where);
@@ -169,7 +170,7 @@ void read_vllm(AcceptanceRecord& r, const Json& o, const std::string& where) {
     refuse(where, "the steps and the counts contradict each other");
 }
 
-// Reads SGLang's figures. SGLang before 0.5.20 used other names for three of them.
+// Reads SGLang's figures. Versions before 0.5.20 used other names for three of them.
 void read_sglang(AcceptanceRecord& r, const Json& o, const std::string& where) {
   const bool old = !o.contains("spec_num_proposed_drafts") && o.contains("spec_draft_token_num");
   const int64_t steps = count(o, "spec_verify_ct", where),
@@ -245,8 +246,8 @@ struct Search {
       records.push_back(std::move(r));
       return;
     }
-    // Skips the conversation, whose text may contain similar keys. SGLang may write an answer's figures twice, in
-    // meta_info and in sglext, so sglext is read only if nothing else was found.
+    // Conversations are skipped, because their text may contain similar keys. SGLang may write the figures of an answer
+    // twice, in meta_info and in sglext, so sglext is read only if nothing else was found.
     const size_t before = records.size();
     for (const auto& [key, value] : node.items())
       if (value.is_structured() && key != "messages" && key != "message" && key != "delta" && key != "tools" &&

@@ -41,12 +41,12 @@ constexpr Known kKnown[] = {
     {"llamacpp", "llamacpp:tokens_predicted_total", Meaning::kGenerated},
 };
 
-// Prefixes that wrappers add to the engines' names: Ray Serve writes ray_vllm_x, KServe writes kserve_vllm:x. kRenamed
-// lists the engines whose colon may become an underscore.
+// Prefixes that wrappers add to the engines' series names: Ray Serve writes ray_vllm_x, KServe writes kserve_vllm:x. In
+// the names of the engines in kRenamed, a wrapper may also replace the colon by an underscore.
 constexpr std::string_view kWrappers[] = {"ray_", "kserve_"};
 constexpr std::string_view kRenamed[] = {"vllm", "sglang", "llamacpp"};
 
-// Returns the engine's own name of a series, without the changes of a wrapper.
+// Returns the engine's own name of a series: removes a wrapper's prefix and restores the colon.
 std::string own_name(std::string name) {
   for (const std::string_view wrapper : kWrappers)
     if (name.starts_with(wrapper)) name.erase(0, wrapper.size());

@@ -1,5 +1,6 @@
-// The Prometheus series that count acceptance, under the names of specdec, vLLM, SGLang, TensorRT-LLM and llama.cpp,
-// also as Ray Serve and KServe rename them. Pages and the state file are read by these rules only.
+// The Prometheus series that count acceptance: the names that specdec, vLLM, SGLang, TensorRT-LLM and llama.cpp use,
+// and their names after renaming by Ray Serve and KServe. Series on pages and series in the state file are both
+// recognised by place_of().
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@ struct Known {
   Meaning meaning;
 };
 
-// The meaning of a series: which counter, and which draft position.
+// What a series counts: which counter (`known`), at which draft position.
 struct Place {
   const Known* known = nullptr;  // null = not a series of acceptance
   size_t position = 0;           // 0 if the series is not counted by position
@@ -30,11 +31,11 @@ Place place_of(const Sample& sample);
 
 // Parses a series that series_text() wrote. Throws Error(kData) for other text.
 Sample parse_series(const std::string& series, const std::string& where);
-// Returns a replica's identity: the series' labels as text, without those that describe the counter.
+// Returns the identity of a series' replica: the labels as text, without the labels that describe the counter.
 std::string replica_of(const Sample& sample);
 std::string replica_of(const std::string& series);
 
-// Shortens foreign labels and names and makes them printable.
+// Makes labels and names from other servers printable and shortens them.
 std::string shown_label(const std::string& text);
 
 // Returns the names of all engines whose counters are known, as in Counters::engine.

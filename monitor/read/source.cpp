@@ -40,7 +40,7 @@ class RecordReader {
   }
 
  private:
-  // Reads the complete lines of a block at the start of the buffer, and keeps an incomplete last line for the next
+  // Reads the complete lines of the block at the start of the buffer. An incomplete last line is kept for the next
   // block.
   void read_block(std::string_view block) {
     size_t begin = 0;
@@ -83,7 +83,7 @@ class RecordReader {
     ++figures_.records;
   }
 
-  // Counts a broken line. `reason` comes from a record parser and does not repeat untrusted text.
+  // Counts a broken line. `reason` comes from a record parser, and such reasons never repeat untrusted text.
   void broken(const std::string& reason) {
     if (++figures_.broken_lines == 1)
       figures_.first_problem =
@@ -97,7 +97,7 @@ class RecordReader {
   std::vector<char> buffer_;
   size_t held_ = 0;  // bytes of an incomplete line at the start of the buffer
   int64_t line_number_ = 0;
-  bool skipping_ = false;  // skipping the rest of a line that is too long
+  bool skipping_ = false;  // inside a line that is too long, whose rest is ignored
   AcceptanceRecord record_;
   ReadFigures figures_;
 };

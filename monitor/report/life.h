@@ -1,5 +1,5 @@
-// The history of a draft in the monitor's state: acceptance over time, and events. Its size is bounded for any age of
-// the state: only the newest and gravest events are kept, and measurements are summed into periods.
+// The life of a draft as the monitor's state shows it: acceptance over time, and events. The size is bounded for any
+// age of the state: only the newest and gravest events are kept, and measurements are summed into periods.
 #pragma once
 
 #include <cstdint>

@@ -24,9 +24,9 @@ using specdec::Stretch;
 using specdec::Table;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr size_t kMostCurves = 4;       // most domains, or sources of counters, in a chart
-constexpr size_t kMostStretches = 400;  // most stretches in a lane
-constexpr size_t kMostRows = 52;        // most rows in the table of periods
+constexpr size_t kMostCurves = 4;       // the most domains, or sources of counters, in one chart
+constexpr size_t kMostStretches = 400;  // the most stretches in one lane
+constexpr size_t kMostRows = 52;        // the most rows in the table of periods
 
 std::string counted(int64_t n, const char* one, const char* many) {
   return std::to_string(n) + " " + (n == 1 ? one : many);
@@ -66,7 +66,7 @@ std::string span_text(int64_t seconds) {
   return decimals(hours / 24, hours < 24 * 100 ? 1 : 0) + " d";
 }
 
-// Makes a chart with the time axis that all charts share. The axis is at least an hour long.
+// Makes a chart with the time axis that all charts of the page have. The axis is at least an hour long.
 Chart time_chart(const Life& life, const std::string& title, const std::string& y_label) {
   Chart chart;
   chart.title = title;
@@ -86,15 +86,15 @@ Chart time_chart(const Life& life, const std::string& title, const std::string& 
   return chart;
 }
 
-// Makes a lane of stretches. Merges stretches that are too short to be visible into one, with the gravest tone among
-// them.
+// Makes a lane (a row of coloured stretches on the time axis). Stretches too short to be visible are merged into one,
+// with the gravest tone among them.
 Lane lane_of(const std::string& name, const std::vector<LifeSpan>& spans, const Life& life) {
   Lane lane{name, {}};
   const double shortest = static_cast<double>(life.end - life.begin) / static_cast<double>(kMostStretches);
   Tone gravest = Tone::kPlain;
   const bool has_moments = name == "training" || name == "moves";
   for (const LifeSpan& span : spans) {
-    // Leaves out a state that was entered and left within one check, except the last state.
+    // A state that was entered and left within one check is left out, unless it is the last state.
     if (span.to <= span.from && !has_moments && &span != &spans.back()) continue;
     const double from = static_cast<double>(span.from), to = static_cast<double>(std::max(span.to, span.from));
     if (spans.size() > kMostStretches && !lane.stretches.empty() && from - lane.stretches.back().from < shortest) {
@@ -129,7 +129,7 @@ Chart lanes_chart(const Life& life) {
   return chart;
 }
 
-// Returns the names of the curves of a chart: the kMostCurves entries with the largest total weight.
+// Returns the names of the curves in a chart: the kMostCurves entries of `map` with the largest total weight.
 template <class Map, class Weight>
 std::vector<std::string> largest(const Life& life, const Map Period::* map, Weight&& weight) {
   std::map<std::string, double> sums;

@@ -8,10 +8,10 @@
 
 namespace specdec::monitor {
 
-// Returns the page. `state` is the path of the state file, for the suggested commands.
+// Returns the page for `life`. `state` is the path of the state file, which the suggested commands name.
 specdec::Page life_page(const Life& life, const std::string& state);
 
-// Returns the command that the last check suggested, "" if that was only `monitor status` or `monitor report`.
+// Returns the command that the last check suggested. Returns "" if it was only `monitor status` or `monitor report`.
 std::string advice_of(const Life& life);
 
 // Returns a summary in one line, such as "watched for 12.0 d since …: 2 alarms, …".

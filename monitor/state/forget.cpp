@@ -21,7 +21,8 @@ void redact(Json& json) {
     for (Json& part : json) redact(part);
 }
 
-// Redacts each string of a JSON text separately, because JSON escapes are not part of a URL.
+// Redacts the URLs in a text. If the text is JSON, each of its strings is redacted separately, because JSON escapes are
+// not part of a URL.
 std::string redacted(const std::string& text) {
   Json json = Json::parse(text, nullptr, false);
   if (!json.is_structured()) return without_secrets(text);
@@ -29,7 +30,7 @@ std::string redacted(const std::string& text) {
   return json.dump();
 }
 
-// Redacts every row of `table` whose column contains a URL.
+// Redacts `column` in every row of `table` in which this column contains a URL.
 void redact_column(SQLite::Database& db, const std::string& table, const std::string& column) {
   std::vector<std::pair<int64_t, std::string>> changed;
   for (SQLite::Statement rows(db, "SELECT rowid, " + column + " FROM " + table + " WHERE instr(" + column + ", '://')");

@@ -30,12 +30,12 @@ struct TransitionEntry {
   Json evidence;
 };
 
-// An action outside the monitor. It is recorded together with its cause before it begins, and its end is recorded too.
-// The action of a key runs at most once, unless an attempt has to be repeated.
+// An action outside the monitor. It is recorded before it begins, together with its cause, and its end is recorded too.
+// Actions with the same key run only once, except that a failed or interrupted attempt may be repeated.
 struct ActionEntry {
   int64_t id = 0;
   std::string key, kind;           // `key` is unique: repeated requests for the same action have the same key
-  Json payload;                    // everything needed to do it after a restart
+  Json payload;                    // everything needed to do the action after a restart
   int64_t created = 0, ended = 0;  // unix seconds, 0 = not yet
   int64_t started = 0;             // when the current attempt began, 0 = none is under way
   int64_t attempts = 0;
@@ -47,8 +47,8 @@ class State {
  public:
   enum class Open { kOrCreate, kExisting };
   // Throws Error(kData) for a file that is not a monitor state, is damaged, has a newer version, has triggers or views
-  // that are not the monitor's own, or does not exist (kExisting); Error(kNetwork) (exit 75) if another monitor holds
-  // it; Error(kIo) if it cannot be created.
+  // that are not the monitor's own, or (with kExisting) does not exist. Throws Error(kNetwork), which means "try again"
+  // (exit 75), while another monitor holds the file; Error(kIo) if the file cannot be created.
   explicit State(const std::filesystem::path& file, Open open = Open::kOrCreate, int patience_ms = 5000);
   ~State();
   State(const State&) = delete;
@@ -59,7 +59,8 @@ class State {
 
   int64_t epoch() const;  // number of restarts of the detectors so far
 
-  // `identity` is file_identity(); returns the start of the file if unknown.
+  // Returns the position in the record file with this identity (file_identity()); the start of the file if none is
+  // stored.
   FilePosition position(const std::string& identity) const;
   void set_position(const std::string& identity, const FilePosition& position);
   std::optional<Counters> counters(const std::string& url) const;
@@ -74,8 +75,8 @@ class State {
   int64_t append(const TransitionEntry& entry);                                                  // returns its id
   std::vector<TransitionEntry> transitions(int64_t newest, Detail detail = Detail::kAll) const;  // oldest first
 
-  // Adds a measurement, replacing an earlier one of the same ten minutes and epoch. Of hours more than 30 days ago,
-  // only the last measurement of each hour is kept.
+  // Adds a measurement. It replaces an earlier one of the same epoch in the same ten minutes. Of measurements more than
+  // 30 days old, only the last one of each hour is kept.
   void add(const Measurement& measurement);
   std::vector<Measurement> measurements() const;  // oldest first
 

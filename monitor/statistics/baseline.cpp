@@ -14,14 +14,14 @@ namespace specdec::monitor {
 namespace {
 
 constexpr size_t kBucket = 20;
-// With fewer steps that reached a position, its mean is mostly noise. Such a position and all later ones are not
-// judged.
+// A position is judged only if at least this many steps reached it, because the mean of fewer is mostly noise. After
+// the first position with fewer steps, no position is judged.
 constexpr int64_t kMinReachedAt = 30;
 constexpr int64_t kMinOther = 50;
 constexpr size_t kEnoughForWander = 1000;  // requests; a smaller stratum uses the wander of all requests together
 
-// Returns the between-bucket variance component of x (one-way ANOVA with equal buckets). Sets `of_mean` to the variance
-// of the mean of x, computed from the same buckets.
+// Divides x into buckets of `bucket` values and returns the variance component between buckets (one-way ANOVA). Sets
+// `of_mean` to the variance of the mean of x, computed from the same buckets.
 double variance_component(const std::vector<double>& x, size_t bucket, double* of_mean) {
   const size_t buckets = x.size() / bucket;
   std::vector<double> means;
@@ -40,9 +40,9 @@ struct Spread {
   double standard_error = 0, wander = 0;
 };
 
-// Returns wander and standard error of `x`, which is in time order; each is the largest over the bucket lengths. Wander
-// is the standard deviation of the slow variation of the mean. With N = wander² / se² independent swings, its variance
-// has a relative error of √(2/N), so the one-sided 95 % upper bound is used.
+// Returns the wander and the standard error of `x`, which is in time order; each is the largest over several bucket
+// lengths. The wander is the standard deviation of the slow variation of the mean. Its square has a relative error of
+// √(2/N), with N = wander² / se² independent swings, so the one-sided 95 % upper bound is returned.
 Spread spread_of(const std::vector<double>& x, size_t min_buckets) {
   double component = 0, of_mean = variance(x) / static_cast<double>(std::max<size_t>(x.size(), 1));
   for (size_t bucket = kBucket; x.size() / bucket >= min_buckets; bucket *= 2) {
@@ -90,14 +90,15 @@ StratumBaseline baseline_of(const RolloutFigures& rollout, double share) {
   StratumBaseline b;
   b.overlap = positions.means();
   b.mean = rollout.alpha.value;
-  // The detector watches the mean over requests, which differs from these pooled sums by two effects. Lucky requests
-  // reach more positions, so they have more weight in the sums; and late positions have a lower expected overlap. The
-  // report shows only the first effect; by simulation both together are up to twice as large.
+  // The detector watches the mean over requests, while the report has sums over all requests. Two effects make them
+  // differ: requests with more luck reach more positions and so have more weight in the sums, and late positions have a
+  // lower expected overlap. `shift` is the first effect, the only one that the report shows. In simulations both
+  // together were up to twice as large, so twice `shift` is added.
   const double sum = std::accumulate(positions.reached.begin(), positions.reached.end(), 0.0);
   const double shift =
       sum > 0 ? b.mean - std::accumulate(positions.overlap.begin(), positions.overlap.end(), 0.0) / sum : 0;
   for (double& overlap : b.overlap) overlap = std::clamp(overlap + 2 * std::min(shift, 0.0), 0.0, 1.0);
-  // The report's interval is the two-sided 90 % interval.
+  // The interval in the report is the two-sided 90 % interval, 2 · 1.645 standard errors wide.
   b.standard_error = (rollout.alpha.ci.high - rollout.alpha.ci.low) / (2 * 1.645);
   b.share = share;
   b.n = rollout.alpha.n;
@@ -107,7 +108,7 @@ StratumBaseline baseline_of(const RolloutFigures& rollout, double share) {
 
 std::string marked(const char* mark) { return std::string(" ") + mark; }
 
-// Keeps the largest strata that have enough requests, and folds the others into "".
+// Keeps the largest strata that have enough requests, and merges the others into the stratum "".
 void fold(std::map<std::string, Positions>& strata, Baseline& baseline, int64_t min_stratum) {
   std::vector<std::pair<int64_t, std::string>> by_size;
   for (const auto& [name, p] : strata) by_size.emplace_back(-p.requests, name);
@@ -122,10 +123,10 @@ void fold(std::map<std::string, Positions>& strata, Baseline& baseline, int64_t 
   if (other.requests >= kMinOther)
     strata[""] = other;
   else
-    baseline.folded.clear();  // the folded strata together have too few requests, so they are not watched
+    baseline.folded.clear();  // the small strata together still have too few requests to be watched
 }
 
-// Estimates a baseline from two passes over the same records: the first forms the strata, the second compares every
+// Estimates a baseline in two passes over the same records. The first pass forms the strata; the second compares every
 // request with its stratum.
 class BaselineEstimator {
  public:

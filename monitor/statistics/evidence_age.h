@@ -1,5 +1,5 @@
-// Tracks the age of the newest evidence. It counts the checks (looks) with traffic of which nothing could be judged;
-// after kMostUnjudged of them the evidence is too old for a verdict. Checks without traffic do not count.
+// Tracks the age of the newest evidence. A look is one check's reading of the sources. After kMostUnjudged looks at
+// traffic of which nothing could be judged, the evidence is too old for a verdict. Looks without traffic do not count.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace specdec::monitor {
 class EvidenceAge {
  public:
   // After this many looks at traffic that could not be judged, with no judged look in between, the verdict becomes
-  // inconclusive. The number equals the scrapes that a verdict needs.
+  // inconclusive. The number equals the number of scrapes that a verdict needs.
   static constexpr int64_t kMostUnjudged = 10;
 
   enum class Look { kIdle, kJudged, kUnjudged };
@@ -19,7 +19,7 @@ class EvidenceAge {
   bool is_too_old() const { return unjudged_ >= kMostUnjudged; }
   int64_t unjudged() const { return unjudged_; }  // number of looks at unjudged traffic since something was judged
   int64_t since() const { return since_; }        // unix time when something was last judged, or of the first look
-  // Returns a clause that says the verdict rests on earlier looks, to be appended to a sentence; "" if the last look
+  // Returns a clause for the end of a sentence: that the verdict rests on earlier looks. Returns "" if the last look
   // judged something.
   std::string text() const;
 

@@ -1,6 +1,6 @@
 // A measurement records acceptance at one check: sums over all requests since the detectors were last restarted, and
-// the e-value. The state keeps one for every ten minutes, so that a report can show acceptance over time. Sums are kept
-// instead of means, because the difference of two sums describes the requests between two measurements.
+// the e-value. The state keeps one measurement for every ten minutes, so that a report can show acceptance over time.
+// Sums are stored instead of means, because the difference of two sums gives the requests between two measurements.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace specdec::monitor {
 
-// With fewer requests (and too few scrapes) the verdict is inconclusive, unless there is already an alarm or a warning.
+// Fewer requests (and too few scrapes) make the verdict inconclusive, unless there is already an alarm or a warning.
 inline constexpr int64_t kEnoughRequests = 50;
 
 // Sums over `n` requests, or over `n` tested tokens if only counters are known.
@@ -29,7 +29,7 @@ struct MeasuredDomain {
   double log10_e = 0;
 };
 struct Measurement {
-  static constexpr int64_t kEvery = 600;  // seconds per measurement; the last check within them is kept
+  static constexpr int64_t kEvery = 600;  // seconds; of the checks within this time, the last one's measurement is kept
   static constexpr size_t kMostDomains = 64;
 
   int64_t epoch = 0, time = 0;  // `epoch` counts the restarts of the detectors; `time` is in unix seconds
@@ -39,11 +39,11 @@ struct Measurement {
   std::map<std::string, MeasuredSums> counters;   // by the names of their sources
 };
 
-// `level` is the logarithm of the alarm level. Domains beyond kMostDomains are left out, those with the fewest requests
-// first.
+// `level` is the logarithm of the alarm level. If there are more than kMostDomains domains, those with the fewest
+// requests are left out.
 Measurement measure(const Detector& detector, const std::vector<ChartView>& charts, double level);
-// Returns the measurement contained in a check's result in the history, for states of earlier versions, which stored no
-// measurements. Missing figures are 0.
+// Returns the measurement that a check's result in the history implies. States of earlier versions stored no
+// measurements. Figures that the result does not have are 0.
 Measurement measurement_in(const Json& result);
 
 // Convert the figures (all fields except epoch and time) to text for the state, and back. measurement_from_text()
@@ -51,7 +51,7 @@ Measurement measurement_in(const Json& result);
 std::string figures_text(const Measurement& measurement);
 Measurement measurement_from_text(const std::string& text, const std::string& where);
 
-// The figures of the requests between two measurements, or summed over several consecutive pairs.
+// The figures of the requests between two measurements, or the sums over several consecutive pairs of measurements.
 struct Period {
   int64_t from = 0, to = 0;  // unix seconds; `to` is the time of the last measurement
   int64_t epoch = 0;
@@ -60,9 +60,9 @@ struct Period {
   std::map<std::string, MeasuredDomain> domains = {};
   std::map<std::string, MeasuredSums> counters = {};
 };
-// Divides the measurements (oldest first) into about `most` periods of equal length. A period ends with its epoch, and
-// has at least kEnoughRequests requests if there are that many. If many epochs lead to more periods, returns only the
-// newest 2 · most. The periods are in ascending time order.
+// Divides the measurements (oldest first) into about `most` periods of equal length, in ascending time order. A period
+// ends with its epoch. A period has at least kEnoughRequests requests, if its epoch has as many. If many epochs lead to
+// more periods, returns only the newest 2 · most.
 std::vector<Period> periods_of(const std::vector<Measurement>& measurements, size_t most);
 
 }  // namespace specdec::monitor

@@ -20,7 +20,7 @@ namespace {
 
 using namespace specdec::testing;
 
-// Returns the expected number of accepted tokens, given the acceptance at each depth.
+// Returns the expected number of accepted tokens per round, given the acceptance at each depth.
 double accepted(const std::vector<double>& acceptance) {
   double sum = 0, reached = 1;
   for (const double a : acceptance) sum += reached *= a;
@@ -54,14 +54,14 @@ model::Decoder small_draft(const std::vector<int32_t>& kept = {}) {
   return draft;
 }
 
-// A branch written as a separate row: the text up to the anchor, then the tokens of the branch. Only the last position
-// is in the loss.
+// A branch as a separate row: the text up to the anchor, then the tokens of the branch. Only its last position is in
+// the loss.
 struct OwnRow {
   std::vector<int64_t> tokens;
   int64_t depth = 0;
   at::Tensor ids() const { return at::tensor(tokens, at::kLong).unsqueeze(0); }
 };
-// Returns the branch positions in the loss as separate rows, in the order of Branches::rows.
+// Returns the branch positions that are in the loss, each as a separate row, in the order of Branches::rows.
 std::vector<OwnRow> own_rows(const Batch& batch, const Branches& branches, int64_t length) {
   const int64_t all = branches.tokens.size(1), width = all / (length - 1);
   const auto tokens = branches.tokens.accessor<int64_t, 2>(), places = branches.positions.accessor<int64_t, 2>();
@@ -99,8 +99,8 @@ struct BranchCase {
   }
 };
 
-// Both models compute the same logits for a branch, packed in one pass with its text and other branches, as for the
-// branch as a separate text.
+// A branch gives the same logits whether it is packed into one pass with its text and other branches, or run as a
+// separate text. This holds for target and draft.
 TEST(Branches, AreReadAsTextsOfTheirOwn) {
   const BranchCase c;
   const model::Decoder draft = small_draft();
@@ -168,7 +168,7 @@ TEST(Branches, DependOnSeedStepAndRow) {
   EXPECT_NE(of_row_2({2}, 7), of_row_2({2}, 8));
 }
 
-// Tokens after an EOS token are not in the loss, and no branch exceeds the model's context.
+// Tokens after an EOS token are not in the loss, and branches do not exceed the context of the model.
 TEST(Branches, EndWhereTheTextEnds) {
   BranchCase c;
   c.options.share = 1;
@@ -251,7 +251,7 @@ TEST(OnPolicy, LossGradientsAndTenStepsAreThoseOfAutograd) {
   BranchCase c;
   model::Decoder draft = small_draft(), twin = small_draft();
   const std::vector<NamedTensor> ours = TrainedDraft(draft).trainable(), theirs = TrainedDraft(twin).trainable();
-  ModelTeacher teacher(c.target, c.rows, 1 << 20);  // the cache has no logits of the branches
+  ModelTeacher teacher(c.target, c.rows, 1 << 20);  // the cache does not have logits of branches
   GradientSums sums(ours);
   AdamW optimizer(ours, {}), plain(theirs, {});
   GradientSource source{&draft, &teacher, {parse_loss("lk_hybrid"), 3.0, c.temperature, 0.6}, {}};

@@ -18,8 +18,8 @@ namespace {
 using namespace specdec::testing;
 using parallel::Ranks;
 
-// A target with four attention heads, which two and four ranks divide evenly, and with a vocabulary and MLP width that
-// they divide unevenly.
+// A target with four attention heads, which two or four ranks divide evenly. Its vocabulary and MLP width cannot be
+// divided evenly.
 model::Decoder whole_target(bool tied = false) {
   model::DecoderConfig config = toy_config(3);
   config.vocab_size = 25;
@@ -34,7 +34,8 @@ model::Decoder whole_target(bool tied = false) {
   return whole;
 }
 
-// Calls f on each of `ranks` ranks with the ranks and the target divided among the rank's team of `size`.
+// Calls f on each of `ranks` ranks. Its arguments are all ranks, and `whole` divided among this rank's team of `size`
+// ranks.
 void in_teams(int ranks, int size, const model::Decoder& whole,
               const std::function<void(const Ranks&, DividedTarget&)>& f) {
   const auto errors = as_ranks(ranks, [&](const Ranks& all) {
@@ -77,7 +78,7 @@ TEST(DividedTarget, EveryRankGetsTheHiddenStatesOfItsOwnBatches) {
   }
 }
 
-// With take_time_of_all(true), a request of one rank takes as much work as requests of all ranks.
+// With take_time_of_all(true), a request of one rank takes as much work as if all ranks made a request.
 TEST(DividedTarget, TakesTheTimeOfAllRanksWhereThatIsMeasured) {
   const model::Decoder whole = whole_target();
   const auto rows = toy_rows(8, 5);
@@ -95,13 +96,13 @@ TEST(DividedTarget, TakesTheTimeOfAllRanksWhereThatIsMeasured) {
   });
 }
 
-// A divided target also computes hidden states for branches, the draft's continuations after some positions.
+// A divided target also computes hidden states for branches (the draft's continuations after some positions).
 TEST(DividedTarget, AnswersBranches) {
   const model::Decoder whole = whole_target();
   const auto rows = toy_rows(8, 5, 12, 12);
   in_teams(2, 2, whole, [&](const Ranks& all, DividedTarget& target) {
     Batch batch = make_batch(rows, {static_cast<size_t>(all.rank()), 4});
-    const int64_t after = 2 + all.rank();  // tokens of each branch
+    const int64_t after = 2 + all.rank();  // tokens in each branch; the ranks' branches differ in length
     Branches branches;
     branches.tokens = at::arange(2 * after, at::kLong).view({2, after}) + all.rank();
     branches.positions = at::arange(after, at::kLong).expand({2, after}) + 7;
@@ -158,7 +159,7 @@ TEST(DividedTarget, ItsTeacherHasTheLogitsOfTheWholeTarget) {
         const auto probabilities = [&](Teacher& from) {
           return from.rows(batch)(0, count, {}).to(at::kFloat).softmax(-1);
         };
-        const double most = cache > 0 ? 2e-3 : 1e-5;  // cached log-probabilities are fp16
+        const double most = cache > 0 ? 2e-3 : 1e-5;  // the cache rounds log-probabilities to fp16
         EXPECT_LT((probabilities(teacher) - probabilities(expected)).abs().max().item<double>(), most);
       }
       target->finish();
@@ -167,8 +168,8 @@ TEST(DividedTarget, ItsTeacherHasTheLogitsOfTheWholeTarget) {
   }
 }
 
-// If a rank fails, all others get its error, whether they wait in the middle of a pass, in finish() or in a later
-// collective.
+// If a rank fails, all other ranks get its error, whether they wait in the middle of a pass, in finish(), or in a later
+// collective operation.
 TEST(DividedTarget, ARankThatFailsEndsItsTeam) {
   const model::Decoder whole = whole_target();
   const auto rows = toy_rows(8, 5);

@@ -1,5 +1,5 @@
-// Trains toy EAGLE-3 heads. Tests which tokens a step reads, how acceptance is measured, and that a small sample can be
-// memorised.
+// Trains toy EAGLE-3 heads. Tests which tokens a training step sees, how acceptance is measured, and that a head can
+// memorise a small sample.
 #include "distill/gradient/eagle_gradient.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST(EagleGradient, OneSampleIsLearntByHeartAtEveryPosition) {
 }
 
 // Training and evaluation compute the same acceptance at the first draft position, with a full and a reduced
-// vocabulary. With a reduced vocabulary, the target's probability of the other ids counts as not accepted.
+// vocabulary. With a reduced vocabulary, the target's probability of tokens outside of it counts as not accepted.
 TEST(EagleGradient, TheFirstPositionIsWhatIsMeasured) {
   for (const bool reduced : {false, true}) {
     EagleDraft draft = toy_eagle(reduced ? std::vector<int32_t>{1, 2, 3, 5, 8, 13, 21} : std::vector<int32_t>());
@@ -107,7 +107,7 @@ TEST(EagleGradient, ChunksAddUp) {
     }
 }
 
-// Changing a token changes only predictions of later tokens.
+// Changing a token changes the predictions of later tokens only.
 TEST(EagleGradient, RowsDoNotSeeTheTokenThatTheyPredict) {
   EagleDraft draft = toy_eagle();
   std::vector<TokenRow> rows = eagle_rows(1, 9, 12, 12);
@@ -118,7 +118,7 @@ TEST(EagleGradient, RowsDoNotSeeTheTokenThatTheyPredict) {
   const at::Tensor before = logits();
   rows[0].tokens[7] = (rows[0].tokens[7] + 1) % 24;
   const at::Tensor after = logits();
-  ASSERT_EQ(before.size(0), 10);  // the rows predict tokens 2 to 11
+  ASSERT_EQ(before.size(0), 10);  // row 0 predicts token 2, row 9 predicts token 11
   for (int64_t row = 0; row < 10; ++row)
     EXPECT_EQ(at::allclose(before[row], after[row], 1e-5, 1e-6), row + 2 <= 7) << row;
 }

@@ -1,5 +1,5 @@
-// Compares the training of EAGLE-3 heads with golden values from the speculators package: loss, every gradient and ten
-// steps of AdamW.
+// Compares the training of EAGLE-3 heads with golden values from the speculators package: loss, all gradients, and the
+// weights after ten steps of AdamW.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -40,7 +40,7 @@ TEST(EagleRun, TrainsAHeadAndPublishesIt) {
   EXPECT_EQ(read_binding(f.scratch / "run/draft")->kind, "eagle3");
   EXPECT_EQ(r.json["draft"]["id"], fingerprint_model(f.scratch / "run/draft").id);
   EXPECT_EQ(get(f.scratch / "run/draft/tokenizer.json"), get(f.scratch / "target/tokenizer.json"));
-  // The reported acceptance is that of the published weights at the first drafted position.
+  // The reported acceptance must be that of the published weights at the first draft position.
   EagleDraft draft = f.load("run/draft");
   EXPECT_EQ(draft.head.config.layer.draft_vocab.size(), 18u);
   HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
@@ -91,7 +91,7 @@ TEST(EagleRun, TargetsThatCannotBeTappedAreRefused) {
   expect_error(ErrorKind::kUsage, {"--draft eagle3", "no weights"}, [&] { f.run(); });
 }
 
-// With the loss "ce" the target is needed only for its hidden states.
+// With the loss "ce" a head still needs the target, because it reads the target's hidden states.
 TEST(EagleRun, CrossEntropyAlone) {
   EagleProject f;
   f.options.loss = "ce";

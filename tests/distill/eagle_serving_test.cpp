@@ -1,5 +1,5 @@
-// Compares the acceptance that training measures with the acceptance in serving: Σ min(p, q) at every draft position
-// after every position of a text, computed by the runners of target and head with their KV caches.
+// Compares the acceptance that training measures with the acceptance in serving. The latter is Σ min(p, q) at every
+// draft position after every position of a text, computed by the runners of target and head with their KV caches.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -87,8 +87,8 @@ TokenRow greedy_row(decode::CausalModel& target, int64_t length) {
   return row;
 }
 
-// Returns the mean number of tokens (accepted tokens plus the target's own) of a greedy speculative step with K = 4,
-// over all positions of a greedy text that have four tokens after them.
+// Returns the mean number of tokens that a greedy speculative step with K = 4 yields (accepted tokens plus the target's
+// own). The mean is over all positions of a greedy text that have four tokens after them.
 double tokens_of_step(const EagleDraft& draft, const std::vector<int32_t>& text) {
   constexpr size_t kDrafted = 4;
   const auto runner = decode::make_model_runner(draft.target);

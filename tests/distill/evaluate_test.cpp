@@ -16,7 +16,7 @@ namespace {
 
 using namespace specdec::testing;
 
-// Compares evaluate() with acceptance computed row by row from the definition in docs/contract.md.
+// Compares evaluate() with acceptance that is computed row by row as docs/contract.md defines it.
 TEST(Evaluate, IsTheTeacherForcedOverlap) {
   const model::Decoder target = toy_decoder(3, 1), draft = toy_decoder(2, 2);
   const auto rows = toy_rows(13, 4);
@@ -130,7 +130,8 @@ TEST(Evaluate, TeacherGivesTheSameRowsCachedOrNot) {
     const at::Tensor b = at::softmax(direct.rows(batch)(0, count, {}), -1);
     EXPECT_LT((a - b).abs().max().item<double>(), 1e-3);  // the cache holds fp16 log-probabilities
   }
-  // The cached logits of a row are bit-identical whichever batch needed the row first; a resumed run relies on this.
+  // The cached logits of a row are bit-identical whichever batch needed the row first, so that a resumed run gives the
+  // same result.
   ModelTeacher other(target, rows, 1 << 20);
   const Batch one = make_batch(rows, {9});
   const int64_t count = one.rows.numel();
@@ -147,7 +148,7 @@ TEST(Evaluate, HalvesShareNoConversation) {
   std::set<std::string> choosing;
   for (const TokenRow& r : h.selection) choosing.insert(r.conversation);
   for (const TokenRow& r : h.verdict) EXPECT_EQ(choosing.count(r.conversation), 0u);
-  std::reverse(rows.begin(), rows.end());  // the split depends on the conversation's name, not on its position
+  std::reverse(rows.begin(), rows.end());  // the half depends on the conversation's name only
   const HeldOut again = split_held_out(rows, 1000, 1000);
   for (const TokenRow& r : again.selection) EXPECT_EQ(choosing.count(r.conversation), 1u);
   const HeldOut few = split_held_out(rows, 7, 12);

@@ -15,7 +15,7 @@ namespace {
 
 using namespace specdec::testing;
 
-// The content of the file that vLLM's connector writes for a request: the token ids, and the hidden states after the
+// The content of a file that vLLM's connector writes for a request: the token ids, and the hidden states after the
 // layers `aux`, [L, N, E].
 struct Saved {
   std::vector<int64_t> ids;
@@ -119,7 +119,7 @@ TEST(HiddenTeacher, FilesBelongToTheRowsThatTheyBeginWith) {
   t.rows[1].loss_mask = t.rows[0].loss_mask;
   t.rows[2].loss_mask.assign(t.rows[2].loss_mask.size(), 1);
   t.rows[2].loss_mask[3] = 0;
-  // A file may lack the row's last token, whose hidden state predicts nothing (i = 2), or be longer than the row (i =
+  // A file may lack the row's last token, whose hidden state predicts nothing (row 2), or be longer than the row (row
   // 3).
   for (size_t i = 0; i < 5; ++i) {
     std::vector<int32_t> tokens = t.rows[i].tokens;
@@ -212,8 +212,8 @@ TEST(HiddenTeacher, ADraftFromFilesEqualsTheOneDistilledInProcess) {
   o.learning_rate = 5e-3;
   o.batch_tokens = 200;
   o.max_steps = 40;
-  o.teacher_cache_mib = 0;  // the cache rounds to fp16
-  o.contexts = "data";      // files have hidden states only for the answers in the data
+  o.teacher_cache_mib = 0;  // a cache would round to fp16
+  o.contexts = "data";      // the files belong to the answers in the data
   o.device.device = "cpu";
   o.device.threads = 1;
   o.out = (scratch / "here").string();
@@ -240,7 +240,7 @@ TEST(HiddenTeacher, ADraftFromFilesEqualsTheOneDistilledInProcess) {
   };
   const auto x = weights(a), y = weights(b);
   for (size_t k = 0; k < x.size(); ++k) EXPECT_LT((x[k] - y[k]).abs().max().item<double>(), 1e-5);
-  // If files for some rows are missing, the run drops these rows and reports their numbers.
+  // If the files of some rows are missing, the run drops these rows and reports how many there are.
   for (const char* name : {"hs_3", "hs_4", "hs_70"}) fs::remove(scratch / "hs" / (std::string(name) + ".safetensors"));
   o.out = (scratch / "fewer").string();
   o.draft = "model:" + o.target;

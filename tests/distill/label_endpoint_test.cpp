@@ -23,11 +23,11 @@ using namespace specdec::testing;
 using net::ToyReply;
 using net::ToyRequest;
 
-// A fake endpoint that serves a toy model with echo and logprobs and names tokens by their ids, as vLLM and specdec
-// serve do.
+// A fake endpoint that serves a toy model. Like vLLM and specdec serve, it offers echo and logprobs and can name tokens
+// by their ids.
 class Endpoint {
  public:
-  std::function<ToyReply(const Json& body, int call)> intercept;  // replaces a reply; status 0 = reply as usual
+  std::function<ToyReply(const Json& body, int call)> intercept;  // may replace a reply; status 0 = do not replace it
   std::function<void(Json& logprobs)> change;
   std::atomic<int> calls{0};
   std::string url() const { return server_.url(); }
@@ -68,7 +68,7 @@ class Endpoint {
       Json entry = Json::object();
       for (int64_t i = 0; i < index.numel(); ++i)
         entry["token_id:" + std::to_string(index[i].item<int64_t>())] = values[i].item<float>();
-      // Top_logprobs always include the prompt's own token.
+      // An endpoint also lists the prompt's own token, even if it is not among the likeliest.
       entry[tokens.back().get<std::string>()] = here[ids[t]].item<float>();
       top.back() = entry;
     }
@@ -154,7 +154,7 @@ TEST_F(LabelEndpoint, AnInterruptedRunIsResumedWithoutAskingTwice) {
 }
 
 TEST_F(LabelEndpoint, AnErrorOfTheWritingThreadEndsTheWorkers) {
-  // There are more rows than kRowsAhead, so the workers have to wait for the writer.
+  // There are more than kRowsAhead rows, so the workers have to wait for the writer.
   write_data(scratch / "long", scratch / "target", toy_rows(400, 5, 4, 6), {});
   options.data = (scratch / "long").string();
   const ProgressFn broken = [](const Progress&) { throw Error(ErrorKind::kIo, "standard error is closed"); };

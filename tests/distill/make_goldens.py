@@ -71,9 +71,9 @@ for name, mix in mixes.items():
             f"{key}.acceptance": acceptance.float().reshape(1),
             f"{key}.grad": x.grad.float(),
         }
-# The draft has a reduced vocabulary: 14 of the 37 tokens (`kept`). kl and the other divergences compare with the target
-# renormalised over these tokens, and leave out rows whose argmax is not among them. acceptance, tv and nla use the
-# target as it is. ce leaves out rows whose label is not among the 14 tokens. Means are over all rows.
+# The draft has a reduced vocabulary: `kept`, 14 of the 37 tokens. kl, rkl and jsd renormalise the target over these
+# tokens and leave out rows whose argmax is not one of them. acceptance, tv and nla use the target as it is. ce leaves
+# out rows whose label is not one of the 14 tokens. Means are over all rows.
 generator = torch.Generator().manual_seed(8)
 kept = torch.randperm(37, generator=generator)[:14].sort().values
 kept_set = set(kept.tolist())

@@ -11,7 +11,8 @@
 
 namespace specdec::testing {
 
-// If ranks share the state, every rank must call this; only rank 0 gets the tensors, the others an empty vector.
+// Returns the tensors. If ranks share the state, every rank must call state_of(); only rank 0 gets the tensors, the
+// other ranks get an empty vector.
 inline std::vector<distill::NamedTensor> state_of(const distill::AdamW& optimizer) {
   std::vector<at::Tensor> pieces;
   optimizer.visit_state([&](const at::Tensor& piece) { pieces.push_back(piece.clone()); });

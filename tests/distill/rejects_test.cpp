@@ -104,8 +104,8 @@ struct OneBatch {
   }
 };
 
-// A batch may have rows served at different temperatures: its loss and gradients equal those of the rows computed one
-// by one, each at its own temperature.
+// A batch may have rows that were served at different temperatures. Its loss and gradients equal those of computing
+// each row alone, at its own temperature.
 TEST(RowTerms, RowsAreLearntAtTheirTemperatures) {
   OneBatch c;
   c.rows[0].has_sampling = c.rows[1].has_sampling = true;
@@ -136,7 +136,7 @@ TEST(RowTerms, RefusedTokensWeighMore) {
   rejects.tokens = {{3, 5}, {}, {2}};
   const Batch batch = make_batch(c.rows, {2, 0, 1});
   const double plain = c.loss(c.source(1), {batch});
-  // `refused` is the loss of the rejected tokens only; the other tokens get loss_mask 0.
+  // `refused` is the loss of the rejected tokens alone: all other tokens get loss_mask 0.
   std::vector<TokenRow> alone = c.rows;
   for (size_t i = 0; i < alone.size(); ++i)
     for (size_t t = 1; t < alone[i].tokens.size(); ++t)

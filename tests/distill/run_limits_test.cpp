@@ -10,7 +10,7 @@
 namespace specdec::distill {
 namespace {
 
-// After too few steps, a run without a gain is inconclusive, because the draft has hardly been trained.
+// If a run with too few steps shows no gain, the verdict is inconclusive, because the draft has hardly been trained.
 TEST(RunLimits, FewStepsGiveNoVerdict) {
   Project f;
   f.options.draft = "model:" + f.options.target;
@@ -23,12 +23,13 @@ TEST(RunLimits, FewStepsGiveNoVerdict) {
       << r.json["next"];
 }
 
-// A run with a time limit keeps to the limit, judges only as many held-out rows as there is time for, and reports that.
+// A run with a time limit keeps the limit. It judges only as many held-out rows as there is time for, and reports how
+// many these are.
 TEST(RunLimits, ATimeLimitHoldsWithFewerHeldOutAnswers) {
   Project f(200);
   f.options.max_steps = 0;
   f.options.time_limit_seconds = 60;
-  const ManualClock slow(0, 0.02);  // each reading of the clock advances it by 20 ms, in place of real work
+  const ManualClock slow(0, 0.02);  // each reading of the clock advances it by 20 ms, in place of work
   const DistillResult r = distill::run(f.options, {}, slow);
   const double seconds = r.json["seconds"], training = r.json["training"]["seconds"];
   EXPECT_LE(seconds, 66) << "a step and a piece of rows may end late";

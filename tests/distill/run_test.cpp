@@ -52,7 +52,7 @@ TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
   EXPECT_EQ(r.json["training"]["steps"], 120);
   EXPECT_EQ(r.json["training"]["layers"]["kept"].size(), 2u);
   EXPECT_EQ(Json::parse(get(f.scratch / "run/result.json")), r.json);
-  // The draft is bound to its target and has byte-for-byte copies of its tokenizer files.
+  // The draft is bound to its target and has byte-for-byte copies of the target's tokenizer files.
   EXPECT_EQ(check_binding(f.scratch / "target", f.scratch / "run/draft").state, BindingState::kBound);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
     EXPECT_EQ(get(f.scratch / "run/draft" / name), get(f.scratch / "target" / name));
@@ -98,7 +98,8 @@ TEST(Run, MeasuresOnTheTargetsOwnAnswers) {
   expect_error(ErrorKind::kUsage, {"--contexts", "target or data"}, [&] { f.run(); });
 }
 
-// Fine-tuned models often name the end-of-turn token only in their tokenizer, and servers end answers at that token.
+// Fine-tuned models often name the end-of-turn token only in their tokenizer. Servers end answers at this token, so the
+// answers on which a draft is measured end there, too.
 TEST(Run, TheTokenizersEndEndsTheAnswersThatMeasure) {
   Project f;
   f.options.max_steps = 1;
@@ -140,7 +141,7 @@ TEST(Run, AReducedVocabularyIsLearntPublishedAndKept) {
     EXPECT_TRUE(std::binary_search(draft.config.draft_vocab.begin(), draft.config.draft_vocab.end(), id));
   EXPECT_NEAR(evaluate(draft, &target, f.judged_rows(), {.temperature = 1, .batch_tokens = 200}).acceptance,
               r.json["acceptance"]["after"]["value"].get<double>(), 1e-6);
-  // Training that continues from this draft keeps its vocabulary.
+  // A run that continues from this draft keeps the draft's vocabulary.
   f.options.draft = "model:" + (f.scratch / "run/draft").string();
   f.options.draft_vocab = 0;
   f.options.max_steps = 2;
@@ -207,8 +208,8 @@ TEST(Run, ResumesAfterAKillToTheSameBits) {
                [&] { f.run(); });
 }
 
-// A run with branches (--on-policy) trains at every depth. After a resume its result is bit-identical, with the same
-// anchors and sampled tokens.
+// A run with on-policy roll-outs (--on-policy) trains at every depth. When it is resumed, the result is bit-identical,
+// with the same anchors and sampled tokens.
 TEST(Run, LearnsWhereTheDraftGoesOnByItself) {
   Project f;
   f.options.on_policy = 3;
@@ -241,8 +242,8 @@ TEST(Run, LearnsWhereTheDraftGoesOnByItself) {
   }
 }
 
-// Settings that the options leave open are chosen once. A resumed run keeps them, and its result is bit-identical if
-// the limit is in steps.
+// Settings that the options leave open are chosen once. A resumed run keeps these settings; if the limit is in steps,
+// its result is bit-identical.
 TEST(Run, ChoosesSettingsOnceAndKeepsThemWhenItGoesOn) {
   Project f;
   f.options.batch_tokens = 0;
@@ -270,7 +271,7 @@ TEST(Run, ChoosesSettingsOnceAndKeepsThemWhenItGoesOn) {
   f.options.resume = true;
   EXPECT_EQ(f.run().json["options"], straight.json["options"]);
   EXPECT_EQ(get(f.scratch / "again/draft/model.safetensors"), get(f.scratch / "run/draft/model.safetensors"));
-  // With a time limit, a resumed run keeps the earlier measurement of the machine's speed.
+  // With a time limit, a resumed run keeps the settings that the interrupted run computed from the machine's speed.
   f.options.epochs = 0;
   f.options.resume = false;
   f.options.time_limit_seconds = 1.5;
@@ -346,8 +347,8 @@ TEST(Run, LearnsFromTextAloneWithoutATarget) {
             r.json["cross_entropy"]["before"]["value"].get<double>() - 0.5);
   EXPECT_GT(r.json["cross_entropy"]["difference"]["ci"][0].get<double>(), 0);
   EXPECT_FALSE(fs::exists(f.scratch / "run/draft/specdec.json")) << "bound to nothing";
-  // Continues training from the target's own weights, as an update of the target does. The initial draft is the target
-  // itself, so the verdict is by cross entropy instead of acceptance.
+  // Trains the target's own weights further, as for an update of the target. The initial draft is the target itself, so
+  // the verdict is by cross entropy instead of acceptance.
   f.options.target = (f.scratch / "run/draft").string();
   f.options.draft = "model:" + f.options.target;
   f.options.out = (f.scratch / "more").string();
@@ -372,7 +373,7 @@ TEST(Run, ARunThatFailsAtItsStartLeavesNothing) {
   f.options.draft = "model:" + (f.scratch / "broken").string();
   EXPECT_THROW(f.run(), Error);
   EXPECT_FALSE(fs::exists(f.options.out));
-  fs::create_directory(f.options.out);  // an existing empty directory is not removed
+  fs::create_directory(f.options.out);  // an empty directory that exists is kept
   EXPECT_THROW(f.run(), Error);
   EXPECT_TRUE(fs::is_empty(f.options.out));
   f.options.draft = "model:" + f.options.target;
@@ -380,8 +381,8 @@ TEST(Run, ARunThatFailsAtItsStartLeavesNothing) {
   EXPECT_NO_THROW(f.run()) << "the corrected command needs no other directory";
 }
 
-// A run killed before its first checkpoint leaves files (mlflow.json is from examples/); a new run in the same
-// directory removes them.
+// A run that was killed before its first checkpoint leaves files (mlflow.json comes from a script in examples/). A new
+// run in the same directory removes them.
 TEST(Run, ANewRunTakesOverNothingOfAKilledOne) {
   const Scratch scratch;
   const fs::path run = scratch / "run";

@@ -41,8 +41,8 @@ TEST(Setup, TheMemoryPlanCountsTheShareOfTheOptimizer) {
       s.options.device.dtype = dtype;
       return memory_plan(s, config, shares).draft_bytes;
     };
-    // Each rank has all weights and gradients. The two moments, and for 16-bit weights the master copies, are divided
-    // among the ranks.
+    // Each rank has all weights and all gradients. The two moments and, for 16-bit weights, the master copies are
+    // divided among the ranks.
     EXPECT_EQ(draft_bytes("fp32", false), 16 * parameters);
     EXPECT_EQ(draft_bytes("fp32", true), 8 * parameters + 8 * share);
     EXPECT_EQ(draft_bytes("bf16", false), 18 * parameters);
@@ -59,18 +59,18 @@ TEST(Setup, TheMemoryPlanCountsTheShareOfTheOptimizer) {
 TEST(Setup, TheOptimizerIsSharedWhereMemoryDoesNotHoldAllOfIt) {
   const Scratch scratch;
   bool shared = false;
-  // Tries several times, because the free memory can change between choosing the size and planning.
+  // Tries several times, because the free memory can change between choosing the model's size and planning.
   for (int tries = 0; tries < 5 && !shared; ++tries) {
     const int64_t available =
         memory_plan(small_setup(scratch.root(), parallel::Ranks::alone()), config_of(1 << 22), false).available_bytes;
-    // 16 bytes per parameter do not fit into memory, 12 do.
+    // With available / 14 parameters, 16 bytes per parameter (not shared) do not fit into memory, 12 bytes (shared) do.
     const model::DecoderConfig config = config_of(available / 14);
     as_ranks(2, [&](const parallel::Ranks& ranks) {
       distill::Setup s = small_setup(scratch.root(), ranks);
       try {
         plan_memory(s, config);
       } catch (const Error& e) {
-        // KIo: kIo means that the disk is too small for checkpoints, which does not matter here.
+        // The other kind, kIo, means that the disk is too small for checkpoints. That does not matter here.
         if (e.kind() == ErrorKind::kDevice) return;
       }
       if (ranks.rank() == 1) shared = s.shares_optimizer;
@@ -81,7 +81,7 @@ TEST(Setup, TheOptimizerIsSharedWhereMemoryDoesNotHoldAllOfIt) {
   EXPECT_TRUE(shared);
 }
 
-// The target is already loaded when the plan is made, so its bytes are added to the available memory.
+// The target is loaded before the plan is made, so the plan adds the target's bytes to the available memory.
 TEST(Setup, TheMemoryPlanCountsTheTarget) {
   const Scratch scratch;
   distill::Setup s = small_setup(scratch.root(), parallel::Ranks::alone());
@@ -97,7 +97,7 @@ TEST(Setup, TheMemoryPlanCountsTheTarget) {
 TEST(Setup, ADraftAsLargeAsItsTargetIsRemarked) {
   const Scratch scratch;
   distill::Setup s = small_setup(scratch.root(), parallel::Ranks::alone());
-  set_log_sink({});  // discards what earlier tests have logged
+  set_log_sink({});  // discards what earlier tests logged
   for (const bool large : {true, false}) {
     int said = 0;
     set_log_sink([&](LogLevel level, const std::string& text) {

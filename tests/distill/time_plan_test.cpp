@@ -16,7 +16,8 @@ using specdec::testing::ManualClock;
 using Stage = TimePlan::Stage;
 constexpr Stage kStages[] = {Stage::kLayers, Stage::kAnswers, Stage::kStart, Stage::kStep};
 
-// Simulates stages that each use the fraction `use` of their allowed time, and returns the time when the last one ends.
+// Simulates a preparation in which each stage uses the fraction `use` of its allowed time. Returns the time when the
+// last stage ends.
 double prepared_after(double limit, double loading, double use) {
   ManualClock clock(1000);
   TimePlan plan(limit, 1, clock);

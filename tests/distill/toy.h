@@ -37,8 +37,8 @@ inline model::DecoderConfig toy_config(int64_t layers = 3) {
   return c;
 }
 
-// Returns a random model whose matrices are multiplied by `scale`; with 10 its predictions are sharp, with 1 nearly
-// uniform.
+// Returns a random model whose matrices are multiplied by `scale`. With scale 10 its predictions are sharp, with 1
+// nearly uniform.
 inline model::Decoder toy_decoder(int64_t layers = 3, uint64_t seed = 1, double scale = 10) {
   at::set_num_threads(1);
   model::Decoder d = model::random_decoder(toy_config(layers), seed, at::kCPU, at::kFloat);

@@ -29,7 +29,7 @@ struct Fixture {
     options.seed = 9;
     fs::create_directories(run);
   }
-  // Trains to the limit, resuming from the newest intact checkpoint if there is one.
+  // Trains to the limit, from the newest intact checkpoint if there is one.
   TrainingSummary run(model::Decoder& draft, const Clock* other = nullptr, const ProgressFn& progress = {}) {
     ModelTeacher teacher(target, train, 1 << 20), judge(target, selection, 1 << 20);
     Trainer trainer(options, {&train, &selection, &teacher, &judge}, draft, other ? *other : clock, progress);
@@ -125,8 +125,8 @@ TEST(TrainerTest, StopsAtTheTimeLimit) {
   EXPECT_LE(s.measured.size(), 12u);
 }
 
-// A run of six steps that is killed (SIGKILL) at any change of the file system and then resumed gives bit-identical
-// weights to an uninterrupted run.
+// A run of six steps is killed (SIGKILL) at every possible change of the file system and then resumed. Its weights are
+// bit-identical to those of an uninterrupted run.
 TEST(TrainerTest, KilledAnywhereAndResumedGivesTheSameBits) {
   const Scratch scratch(true);
   const auto shorten = [](Fixture& fixture) {
@@ -178,7 +178,7 @@ TEST(TrainerTest, StopRequestSavesAndSaysHowToGoOn) {
   model::Decoder expected = straight.draft();
   straight.run(expected);
   Fixture f(scratch / "run");
-  // Runs in a child process, because a stop request cannot be withdrawn.
+  // Runs in a child process, because a stop request of a process cannot be withdrawn.
   const int code = in_child(nullptr, "", [&] {
     model::Decoder draft = f.draft();
     f.run(draft, nullptr, [](const Progress& p) {
@@ -194,7 +194,7 @@ TEST(TrainerTest, StopRequestSavesAndSaysHowToGoOn) {
   EXPECT_TRUE(same_weights(draft, expected));
 }
 
-// A clock that requests a stop at its n-th reading, in the middle of a step or an evaluation.
+// A clock that requests a stop at its n-th reading, so that the stop comes in the middle of a step or an evaluation.
 struct StoppingClock final : Clock {
   explicit StoppingClock(int look) : left(look) {}
   double seconds() const override {
@@ -248,7 +248,7 @@ TEST(TrainerTest, DivergenceRollsBackThenGivesUp) {
 }
 
 TEST(TrainerTest, RecoversWithAHalvedRate) {
-  // Makes the weights in memory infinite once. Rolling back recovers, because the saved weights are finite.
+  // Makes the weights in memory infinite once. The run recovers by rolling back, because the saved weights are finite.
   const Scratch scratch;
   Fixture f(scratch / "run", 30);
   model::Decoder draft = f.draft();

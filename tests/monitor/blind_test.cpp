@@ -1,4 +1,4 @@
-// Tests checks whose sources have traffic that cannot be judged. Old evidence must not count as "healthy", and a server
+// Tests checks of sources whose traffic cannot be judged. Old evidence must not count as "healthy", and a server
 // without traffic must not raise an alarm.
 #include <gtest/gtest.h>
 
@@ -63,8 +63,8 @@ TEST_F(Blind, NewNamesAtEachLookAreNotHealthyForEver) {
   EXPECT_EQ(r.verdict, Verdict::kHealthy) << r.reason;
 }
 
-// If one small replica can be judged and the large others have new names in each check, the verdict becomes
-// inconclusive.
+// In each check, one small replica can be judged, and the large replicas have new names, so they cannot be judged. The
+// verdict becomes inconclusive.
 TEST_F(Blind, OneSmallReplicaDoesNotStandForTheOthers) {
   judged_before();
   CheckResult r;
@@ -88,7 +88,8 @@ TEST_F(Blind, StepsWithoutTestedPositionsAreNotHealthyForEver) {
   expect_blind(r);
 }
 
-// Without traffic (at night) the verdict stays "healthy", and the reason states since when there is nothing new.
+// Without traffic (at night) the verdict stays "healthy", and the reason names the time since when there was nothing
+// new to judge.
 TEST_F(Blind, AQuietServerIsNoAlarm) {
   judged_before();
   CheckResult r;
@@ -104,7 +105,7 @@ TEST_F(Blind, AQuietServerIsNoAlarm) {
   }
 }
 
-// A server with little traffic stays "healthy", however many checks it takes to fill a bucket.
+// A server with little traffic stays "healthy", however many checks it takes until a bucket has enough counts.
 TEST_F(Blind, ASlowServerIsNoAlarm) {
   judged_before();
   for (int i = 0; i < 120; ++i) {
@@ -135,7 +136,7 @@ TEST_F(Blind, RequestsThatCannotBeJudgedAreNotHealthyForEver) {
   EXPECT_NE(r.reason.find("decoded without the draft"), std::string::npos) << r.reason;
 }
 
-// With too little judged data the verdict is inconclusive, even if a source is also set aside.
+// With too little judged data the verdict is inconclusive, even if a source cannot be read at the same time.
 TEST_F(Blind, ASourceThatIsSetAsideDoesNotHideThatNothingWasJudged) {
   fs::create_directory(dir / "empty");
   specdec::testing::put(dir / "empty/none.jsonl", "");
@@ -169,8 +170,8 @@ TEST_F(Blind, OneInfoLineDoesNotOutvoteTheOtherReplicas) {
   EXPECT_EQ(see(fleet() + all).verdict, Verdict::kStaleTarget) << "all of them: at the first look";
 }
 
-// If any replica has counters, the specdec:info line of a replica without counters is no evidence of another served
-// target; it only causes a warning.
+// If any replica has counters, the specdec:info line of a replica without counters only causes a warning. It does not
+// show that another target is served.
 TEST_F(Blind, AnInfoLineWithoutCountersIsNoReplica) {
   CheckResult r;
   for (int i = 0; i < 13; ++i)
@@ -186,7 +187,8 @@ TEST_F(Blind, ARecordOfTheFutureIsNotTheNewest) {
   EXPECT_EQ(look().exit_code, 0);
   written = 10000 + 23 * 3600;
   write_requests(12, 0.80, 0.60, "own", "0123456789ab");
-  // The first check that finds another target does not keep its positions, so the next check reads the records again.
+  // The first check that finds another target does not store its positions in the records, so the next check reads the
+  // same records again.
   for (int i = 0; i < 2; ++i) EXPECT_EQ(check(options, clock).verdict, Verdict::kStaleTarget);
   written = 10000 + 60;
   clock.now = 600;
@@ -216,7 +218,7 @@ TEST_F(Blind, ReplicasThatComeAndGoAreForgotten) {
   EXPECT_LT(fs::file_size(options.state), 4u << 20);
 }
 
-// The history is never shortened, so a page must not be able to fill it.
+// The history is never shortened, so a page must not be able to write without limit into it.
 TEST_F(Blind, WhatIsSetAsideIsCountedAndNotListed) {
   judged_before();
   std::string bad;

@@ -87,8 +87,8 @@ TEST_F(Monitored, ManySmallLooksAreOneLargeOne) {
   EXPECT_EQ(State(options.state).value("detector"), State(once.state).value("detector")) << "bit for bit";
 }
 
-// For K = 1 at overlap .70 the predicted speed-up is 1.7 / (0.4 + 1.1) = 1.133. The gate measured less, because
-// predictions omit some costs. At overlap .67 the prediction is 1.113, which is still above 1.
+// At overlap .70 the prediction for K = 1 is 1.7 / (0.4 + 1.1) = 1.133; at .67 it is 1.113, still above 1. But the gate
+// measured less than it predicted, because predictions omit some costs.
 TEST_F(Monitored, WorthIsWhatWasMeasuredScaledByThePredictions) {
   const auto measured = [this](const std::string& name, double speedup) {
     make_package(name, 0, [speedup](ValidationReport& r) {
@@ -117,8 +117,7 @@ TEST_F(Monitored, AcknowledgingStartsAnew) {
   EXPECT_EQ(look().verdict, Verdict::kDrift);
 }
 
-// The package refers to its target by a hub name, which each check must resolve again, because the hub's branch may
-// move.
+// The package names its target by a hub name. Each check must resolve it again, because the hub's branch may move.
 TEST_F(Monitored, AHubNameIsAskedForEachTime) {
   write_requests(600, 0.80, 0.60);
   fs::rename(dir / "p" / "target", dir / "hub");
@@ -157,8 +156,8 @@ TEST_F(Monitored, AChangedTargetComesBeforeEverything) {
   EXPECT_EQ(look().verdict, Verdict::kDrift) << "what the bound target's records said is remembered";
 }
 
-// --target is a specdec server, which states its target's fingerprint; another fingerprint is stale_target, whatever
-// the acceptance.
+// --target is a specdec server, which states its target's fingerprint. Any other fingerprint gives stale_target,
+// whatever the acceptance is.
 TEST_F(Monitored, AnEndpointAsTarget) {
   write_requests(600, 0.80, 0.60);
   std::atomic<bool> updated = false;
@@ -249,13 +248,13 @@ TEST_F(Monitored, RecordsOfAnotherTargetAreBelieved) {
   EXPECT_EQ(r.json["state"], "HEALTHY");
 }
 
-// While another target is served, each record is read only once, and records that name no target are not judged.
+// While another target is served, each record is read only once, and records without a target are not judged.
 TEST_F(Monitored, WhileAnotherTargetIsServedRecordsAreReadOnce) {
   write_requests(100, 0.80, 0.60);
   look();
   write_requests(60, 0.10, 0.10, "own", "0123456789ab");
   EXPECT_EQ(look().exit_code, 5);
-  int64_t before = 60;  // records that the check which noticed the other target did not keep; they are read again
+  int64_t before = 60;  // records read by the check that noticed the other target; the next check reads them again
   for (int i = 0; i < 5; ++i) {
     write_requests(200, 0.10, 0.10, "own", "");
     const CheckResult r = look();
@@ -282,8 +281,8 @@ TEST_F(Monitored, WhileAnotherTargetIsServedRecordsAreReadOnce) {
   EXPECT_EQ(r.json["evidence"].value("without_target", -1), 0);
 }
 
-// A damaged copy of the target in the package is no evidence of what is served, so records that name no target are
-// judged as usual.
+// A damaged copy of the target in the package does not show that another target is served, so records without a target
+// are judged as usual.
 TEST_F(Monitored, ADamagedCopyLosesNoRecord) {
   fs::rename(dir / "p/target", dir / "whole");
   testing::write_tiny_model(dir / "p/target", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
@@ -325,7 +324,7 @@ TEST_F(Monitored, BrokenLinesAreReported) {
   EXPECT_EQ(get(options.state).find("Jane"), std::string::npos);
 }
 
-// A record with an impossible or future time counts as a broken line. Drift in later lines is still noticed.
+// A record whose time is impossible or in the future counts as a broken line. Drift in later lines is still noticed.
 TEST_F(Monitored, AbsurdTimesAreBrokenLines) {
   const std::string good = [this] {
     write_requests(100, 0.80, 0.60);
@@ -483,7 +482,7 @@ TEST(AlarmLevel, FollowsTheVolume) {
 TEST(MonitorExitCode, FollowsFailOn) {
   struct Row {
     Verdict verdict;
-    int warn, drift, stale;  // exit codes with --fail-on warn, drift and stale
+    int warn, drift, stale;  // exit code with each value of --fail-on
   };
   for (const Row& row : {Row{Verdict::kHealthy, 0, 0, 0}, Row{Verdict::kWarn, 3, 0, 0}, Row{Verdict::kDrift, 3, 3, 0},
                          Row{Verdict::kNotWorthIt, 6, 6, 0}, Row{Verdict::kInconclusive, 4, 4, 4},

@@ -76,7 +76,7 @@ TEST_F(Lived, PeriodsShowTheDrop) {
   EXPECT_GT(difference, 5) << "the evidence is about code";
 }
 
-// For a state file without measurements (of an earlier version), the figures come from the verdicts in its history.
+// State files of earlier versions have no measurements. For them, the figures come from the verdicts in the history.
 TEST_F(Lived, AnOlderStateHasTheFiguresOfItsVerdicts) {
   live(10);
   live(10, 0.80, 0.45);
@@ -199,7 +199,7 @@ TEST(Life, HostileTextStaysText) {
   EXPECT_NO_THROW(Json::parse(specdec::testing::json_block(html, "result")));
 }
 
-// The file of the last result may be malformed; the database alone is sufficient.
+// The file of the last result may be malformed, because the database has everything that is needed.
 TEST(Life, AResultThatCannotBeReadIsNotRelayed) {
   const Scratch dir;
   {

@@ -1,5 +1,5 @@
 // A fixture that monitors a draft over simulated weeks: each step is a real check of simulated records, six hours after
-// the last.
+// the previous check.
 #pragma once
 
 #include "monitor/report/life_page.h"
@@ -21,7 +21,8 @@ class Lived : public Looped {
     specdec::testing::put(dir / "probe.json", probe(-0.1, -0.12, -0.08));
   }
 
-  // Makes `checks` checks of 60 new requests each. The mean overlaps of the two segments are `chat` and `code`.
+  // Makes `checks` checks of 60 new requests each. `chat` and `code` are the mean overlaps of the segments with these
+  // names.
   void live(int checks, double chat = 0.80, double code = 0.60, const std::string& target = "own") {
     for (int i = 0; i < checks; ++i) {
       clock.now += kStep;

@@ -15,7 +15,8 @@ class Loopback {
     const std::lock_guard lock(mutex_);
     reply_ = {.status = status, .body = body, .headers = headers};
   }
-  // Makes the server send `body` without Content-Length, so that only the closed connection marks its end.
+  // Makes the server send `body` without Content-Length. The client then recognises the end only by the closed
+  // connection.
   void unbounded(const std::string& body) {
     const std::lock_guard lock(mutex_);
     reply_ = {.body = body, .unbounded = true};

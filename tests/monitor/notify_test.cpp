@@ -114,8 +114,8 @@ TEST_F(Looped, ATextfileForPrometheus) {
     EXPECT_NE(page.find(line), std::string::npos) << line << page;
 }
 
-// A drop found by a page's counters is exported with the same metrics as a drop found by requests, because the shipped
-// alert rules use these metrics.
+// A drop found by a page's counters is exported in the same metrics as a drop found by requests, because the alert
+// rules that specdec ships use these metrics.
 TEST_F(Looped, TheTextfileHasTheAlarmsOfCounters) {
   Loopback server;
   options.sources = {server.url()};

@@ -1,5 +1,5 @@
-// Tests that malformed lines of a page affect only their own replica, and that malformed series in the state are
-// errors.
+// Tests that a malformed line of a page affects only its own replica, and that a malformed series in the state is an
+// error.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -15,7 +15,7 @@ namespace {
 
 using testing::expect_error;
 
-// A malformed line sets aside only the replica that its labels name. The other replicas are judged.
+// Because of a malformed line, only the replica that the line's labels name is left out. The other replicas are judged.
 TEST(Exposition, ABadLineSetsOnlyItsReplicaAside) {
   const std::string name = "vllm:spec_decode_num_drafts_total",
                     at = "vllm:spec_decode_num_accepted_tokens_per_pos_total", good = name + "{pod=\"a\"} 100\n";
@@ -34,7 +34,8 @@ TEST(Exposition, ABadLineSetsOnlyItsReplicaAside) {
   expect_error(ErrorKind::kData, {"page: line 1"}, [&] { parse_exposition(at + "{pod=\"a\"} 1\n", "page"); });
 }
 
-// If one replica names no model (as on specdec's own page) and others name models, only the others are set aside.
+// If one replica names no model (as on specdec's own page) and other replicas name models, those that name models are
+// left out.
 TEST(Exposition, OtherModelsBesideAnUnnamedOneAreSetAside) {
   const auto line = [](const std::string& labels, int value) {
     return "specdec:spec_decode_num_drafts_total{" + labels + "} " + std::to_string(value) + "\n";
@@ -61,7 +62,7 @@ TEST(Exposition, MoreReplicasThanCanBeKeptAreSetAside) {
   EXPECT_EQ(parse_exposition(infos, "page").pairs.size(), 20000u);
 }
 
-// Series stored in the state are parsed by the same rules as pages.
+// Series stored in the state are recognised by the same functions as series on pages.
 TEST(Counters, AnOddSeriesInTheStateIsAnError) {
   const std::string at = "specdec:spec_decode_num_accepted_tokens_per_pos_total";
   for (const std::string& series : std::vector<std::string>{
@@ -71,7 +72,7 @@ TEST(Counters, AnOddSeriesInTheStateIsAnError) {
                  [&] { counters_from_json({{"engine", "specdec"}, {"time", 1}, {"series", {{series, 1}}}}, "s.db"); });
 }
 
-// A server without TLS replies to the handshake with HTTP. This is kData, because a retry would not help.
+// A server without TLS answers the TLS handshake with plain HTTP. The error is kData, because a retry would not help.
 TEST(Fetch, HttpsAtAPortWithoutTlsIsNoPassingFault) {
   const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};

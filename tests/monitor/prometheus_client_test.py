@@ -22,11 +22,12 @@ except ImportError:
     sys.exit(77)
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
-# Matches a quoted label value. Patterns of DIFFERENCES see a line with each quoted text replaced by "".
+# Matches a quoted label value. The patterns in DIFFERENCES are applied to a line in which each quoted text is replaced
+# by "".
 OUTSIDE = re.compile(r'(?<!\\)"(?:[^"\\]|\\.)*"')
 
-# The allowed differences: a reason, which reader accepts the line ("client" or "specdec"), and a pattern of the line
-# with each quoted text replaced by "". A line on which the readers differ must match one of these.
+# The allowed differences. Each has a reason, the reader that accepts the line ("client" or "specdec"), and a pattern.
+# If the readers differ on a line, one of the patterns must match the line with each quoted text replaced by "".
 DIFFERENCES = [
     (
         "prometheus_client takes any text before the braces for a name, and escapes in names of labels",
@@ -46,7 +47,7 @@ DIFFERENCES = [
 
 
 def mutated(line, random):
-    """Returns the line with a few changes of the kinds that exporters and broken transfers make."""
+    """Returns the line with a few random changes, of the kinds that exporters and broken transfers make."""
     pieces = [
         " ",
         "\t",
@@ -112,7 +113,7 @@ def lines(count, random):
 
 
 def theirs(line):
-    """Returns what prometheus_client reads: a sample, None for no sample, or the error."""
+    """Returns the result of prometheus_client: a sample, None if the line has no sample, or the error."""
     try:
         samples = [s for family in text_string_to_metric_families(line + "\n") for s in family.samples]
     except (ValueError, IndexError) as e:
