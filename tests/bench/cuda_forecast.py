@@ -114,9 +114,7 @@ def main():
                 speed, k = best(draft, gpu, batch, o)
                 cells.append(f"{speed:,.0f} (K = {k}, {speed / base:.2f} ×)")
             print(
-                f"| {gpu} | {batch} | {base:,.0f} | "
-                + " | ".join(cells)
-                + f" | {plain(gpu, batch, o, TARGET4):,.0f} |"
+                f"| {gpu} | {batch} | {base:,.0f} | " + " | ".join(cells) + f" | {plain(gpu, batch, o, TARGET4):,.0f} |"
             )
 
 

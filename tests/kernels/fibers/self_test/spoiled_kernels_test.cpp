@@ -87,6 +87,12 @@ std::vector<Spoiled> spoiled_libraries() {
     spoil_largest(product->out, (product->rows - 1) * product->stride, product->n);
     return code;
   };
+  add("wide_product").wide_product = [](CudaDtype dtype, int32_t device, const kernels::RowsProduct* product,
+                                        void* workspace) {
+    const int32_t code = fiber_library().wide_product(dtype, device, product, workspace);
+    spoil_largest(product->out, (product->rows - 1) * product->stride, product->n);
+    return code;
+  };
   add("dequantise").dequantise = [](CudaDtype dtype, int32_t device, const kernels::DequantisedMatrix* matrix) {
     const int32_t code = fiber_library().dequantise(dtype, device, matrix);
     spoil(dtype, matrix->out, matrix->n * matrix->k - 1);
