@@ -4,9 +4,9 @@
 // runs next, and which block, is random under a seed. A kernel that depends on the order then gives other results under
 // another seed.
 //
-// This shows wrong indices, missing and divergent barriers, reads of memory that nobody wrote and accesses outside of
-// buffers. It does not show the ordering of memory accesses within a barrier interval, limits of registers, streams,
-// graphs or speed.
+// This shows wrong indices, missing and divergent barriers, reads of memory that nobody wrote, accesses outside of
+// buffers and launches that no GPU accepts. It does not show the ordering of memory accesses within a barrier interval,
+// limits of registers, work of several streams, graphs or speed.
 #pragma once
 
 #include <array>
@@ -18,6 +18,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+struct CUstream_st;
 
 namespace specdec::fibers {
 
@@ -41,7 +43,7 @@ struct Site {
 };
 
 // Thrown by launch() if the kernel breaks a rule of CUDA: threads that never meet at a barrier, a warp operation that
-// names absent lanes, a block that is too large.
+// names absent lanes, a block that is too large, a launch on a foreign stream.
 class KernelFault : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -63,6 +65,11 @@ struct LaunchShape {
 };
 // Runs `body` once for every thread of every block, as a kernel. Throws KernelFault, or what the kernel threw.
 void launch(const LaunchShape& shape, const std::function<void()>& body);
+
+// The stream that tests hand to the functions which launch kernels. cudaLaunchKernelEx() throws KernelFault for any
+// other, such as the default stream: on a GPU the kernel would not wait for those before it, and no graph would have
+// it.
+CUstream_st* stream();
 
 // The headers in cuda/ define CUDA's names (threadIdx, __syncthreads(), …) by the following functions. Only kernels
 // call them.
