@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/kernels/cuda/launch.h"
+#include "tests/kernels/fibers/fibers.h"
 
 namespace specdec::fibers {
 
