@@ -4,31 +4,16 @@ may move registers to memory (spill), use more shared memory than every GPU give
 for one of the architectures (80, 90, …; without any, for one that other kernels have). Needs cuobjdump, which comes
 with the CUDA toolkit and with triton."""
 
-import importlib.util
-import os
 import re
-import shutil
-import subprocess
 import sys
+
+import cuda_tools
 
 SHARED_BYTES = 48 * 1024
 
 
-def cuobjdump():
-    if found := shutil.which("cuobjdump"):
-        return found
-    folders = [os.path.join(os.environ.get("CUDA_HOME", ""), "bin")]
-    if triton := importlib.util.find_spec("triton"):
-        folders.append(os.path.join(os.path.dirname(triton.origin), "backends/nvidia/bin"))
-    for folder in folders:
-        if os.path.exists(os.path.join(folder, "cuobjdump")):
-            return os.path.join(folder, "cuobjdump")
-    print("resources_test: skipped: there is no cuobjdump")
-    sys.exit(77)
-
-
 def main():
-    text = subprocess.run([cuobjdump(), "-res-usage", sys.argv[1]], capture_output=True, text=True, check=True).stdout
+    text = cuda_tools.output([cuda_tools.tool("cuobjdump"), "-res-usage", sys.argv[1]])
     kernels, faults, architecture = {}, [], None
     for line in text.splitlines():
         if found := re.match(r"arch = (sm_\d+)", line):
