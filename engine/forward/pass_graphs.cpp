@@ -5,6 +5,7 @@
 #include <bit>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "base/device_lost.h"
 #include "base/log.h"
@@ -29,6 +30,38 @@ int64_t most_parts(const DecoderConfig& config) {
 }
 
 std::atomic<int64_t> all_captures = 0;
+
+// A capture of what this thread launches. Unless end() was called, the destructor ends it: otherwise the thread's
+// further launches would be captured, too, and never run.
+class Capture {
+ public:
+  explicit Capture(const CudaKernels& kernels) : library_(kernels.library()), device_(kernels.device()) {}
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+  ~Capture() {
+    if (runs_) end(nullptr);
+  }
+
+  int32_t begin() {
+    const int32_t code = library_.begin_capture(device_);
+    runs_ = code == 0;
+    return code;
+  }
+  // Sets `graph` to the captured graph, or to null if it fails. Without `graph`, what was captured is freed.
+  int32_t end(void** graph) {
+    runs_ = false;
+    void* captured = nullptr;
+    const int32_t code = library_.end_capture(device_, &captured);
+    if (captured && (!graph || code != 0)) library_.free_graph(std::exchange(captured, nullptr));
+    if (graph) *graph = captured;
+    return code;
+  }
+
+ private:
+  const kernels::CudaLibrary& library_;
+  int32_t device_;
+  bool runs_ = false;
+};
 
 }  // namespace
 
@@ -90,26 +123,25 @@ void PassGraphs::launch(const CudaPassInputs& inputs, const std::vector<int64_t>
 }
 
 // Captures the launches of a pass that has just run: CUDA loads a kernel when it first runs, which is not allowed
-// during a capture. Returns null if the capture fails; the pass has its results nevertheless. Throws DeviceLost.
+// during a capture. Returns null if the capture fails; the pass has its results nevertheless. Throws DeviceLost, and
+// other exceptions of the launches; the capture has then ended.
 void* PassGraphs::capture(const CudaPassInputs& inputs, const std::vector<int64_t>& layers) {
   const kernels::CudaLibrary& library = layers_.kernels().library();
   ++all_captures;
+  Capture capture(layers_.kernels());
   void* graph = nullptr;
   std::string why;
-  int32_t code = library.begin_capture(layers_.kernels().device());
+  int32_t code = capture.begin();
   if (code == 0) {
     try {
       launch(inputs, layers);
-    } catch (const DeviceLost&) {
-      library.end_capture(layers_.kernels().device(), &graph);
-      throw;
+      code = capture.end(&graph);
     } catch (const Error& error) {
       why = error.what();
+      code = capture.end(nullptr);
     }
-    code = library.end_capture(layers_.kernels().device(), &graph);
   }
-  if (code == 0 && why.empty()) return graph;
-  if (graph) library.free_graph(graph);
+  if (graph) return graph;
   if (kernels::is_lasting(code)) kernels::throw_cuda_error(code, "a capture failed", library.error_text(code));
   if (++refusals_ == kMostRefusals)
     log(LogLevel::kWarn,

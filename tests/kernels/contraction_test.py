@@ -9,12 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from resources_test import cuobjdump
+import cuda_tools
 
 
 def fused(thing):
-    run = subprocess.run([cuobjdump(), "-sass", thing], capture_output=True, text=True, check=True)
-    return run.stdout.count("DFMA")
+    return cuda_tools.output([cuda_tools.tool("cuobjdump"), "-sass", str(thing)]).count("DFMA")
 
 
 def main():

@@ -5,34 +5,18 @@ exist for each of the architectures (80, 90, …), or by default for each one th
 tokens may contain a loop of compare-and-swap, which is what an addition of 64 bits in shared memory compiles to. Needs
 cuobjdump, which comes with the CUDA toolkit and with triton."""
 
-import importlib.util
-import os
 import re
-import shutil
-import subprocess
 import sys
+
+import cuda_tools
 
 SHARED_BYTES = 48 * 1024
 DRAW_TOKENS = ("sample_rows", "draft_rows", "verify_tasks", "score_nodes")
 
 
-def cuobjdump():
-    if found := shutil.which("cuobjdump"):
-        return found
-    folders = [os.path.join(os.environ.get("CUDA_HOME", ""), "bin")]
-    if triton := importlib.util.find_spec("triton"):
-        folders.append(os.path.join(os.path.dirname(triton.origin), "backends/nvidia/bin"))
-    for folder in folders:
-        if os.path.exists(os.path.join(folder, "cuobjdump")):
-            return os.path.join(folder, "cuobjdump")
-    print("resources_test: skipped: there is no cuobjdump")
-    sys.exit(77)
-
-
 def waiting(names):
-    """Returns those of the kernels that compare and swap."""
-    command = [cuobjdump(), "-sass", "-fun", ",".join(names), sys.argv[1]]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    """Returns those of the kernels that contain a loop of compare-and-swap."""
+    text = cuda_tools.output([cuda_tools.tool("cuobjdump"), "-sass", "-fun", ",".join(names), sys.argv[1]])
     functions = re.split(r"Function : (\S+)", text)[1:]
     bodies = list(zip(functions[::2], functions[1::2]))
     if not bodies:
@@ -41,7 +25,7 @@ def waiting(names):
 
 
 def main():
-    text = subprocess.run([cuobjdump(), "-res-usage", sys.argv[1]], capture_output=True, text=True, check=True).stdout
+    text = cuda_tools.output([cuda_tools.tool("cuobjdump"), "-res-usage", sys.argv[1]])
     kernels, faults, architecture = {}, [], None
     for line in text.splitlines():
         if found := re.match(r"arch = (sm_\d+)", line):

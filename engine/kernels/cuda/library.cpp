@@ -29,12 +29,15 @@ std::string& exception_text() {
 }
 
 // Runs f(stream) with `device` as the current device and returns its code. If LibTorch throws, returns the exception's
-// CUDA error code if it has one, else kCudaException.
+// CUDA error code if it has one, else kCudaException. Clears the thread's last error if it returns an error; otherwise
+// LibTorch would report the same error for its next kernel.
 template <class F>
 int32_t on_device(int32_t device, const F& f) {
   try {
     const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
-    return f(c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream());
+    const int32_t code = f(c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream());
+    if (code != 0) cudaGetLastError();
+    return code;
   } catch (const c10::AcceleratorError& e) {
     return e.get_error_code();
   } catch (const c10::OutOfMemoryError&) {
@@ -143,20 +146,14 @@ void end_side_stream() {
   outer_stream().reset();
 }
 
-// Clears the thread's last error and returns `code`, the error of a failed capture. Otherwise LibTorch would report the
-// error for its next kernel.
-int32_t capture_failed(cudaError_t code) {
-  cudaGetLastError();
-  return static_cast<int32_t>(code);
-}
-
 // The default stream cannot be captured, so a stream of LibTorch's pool is current during a capture.
 int32_t begin_capture(int32_t device) {
   return on_device(device, [&](cudaStream_t) {
+    if (outer_stream()) return static_cast<int32_t>(cudaErrorIllegalState);
     const auto index = static_cast<c10::DeviceIndex>(device);
     const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool(false, index);
     const cudaError_t code = cudaStreamBeginCapture(side.stream(), cudaStreamCaptureModeThreadLocal);
-    if (code != cudaSuccess) return capture_failed(code);
+    if (code != cudaSuccess) return static_cast<int32_t>(code);
     outer_stream() = c10::cuda::getCurrentCUDAStream(index);
     c10::cuda::setCurrentCUDAStream(side);
     return 0;
@@ -172,7 +169,7 @@ int32_t end_capture(int32_t device, void** graph) {
     if (code == cudaSuccess) code = cudaGraphInstantiate(&made, captured, 0);
     if (captured) cudaGraphDestroy(captured);
     *graph = made;
-    return code == cudaSuccess ? 0 : capture_failed(code);
+    return static_cast<int32_t>(code);
   });
   end_side_stream();
   return ended;

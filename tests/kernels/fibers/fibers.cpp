@@ -28,7 +28,9 @@ namespace {
 
 constexpr size_t kStackBytes = 256 << 10;
 constexpr uint64_t kMaxThreads = 1024;
-constexpr size_t kMaxSharedBytes = 227 << 10;  // the limit of sm_90
+// The limit of dynamic shared memory on every GPU, unless cudaFuncAttributeMaxDynamicSharedMemorySize is set for the
+// kernel.
+constexpr size_t kMaxSharedBytes = 48 << 10;
 
 std::string text_of(const Site& site) {
   const std::string_view file = site.file;
@@ -121,7 +123,7 @@ class Grid {
     if (shape.block.volume() > kMaxThreads)
       throw KernelFault("a block of " + std::to_string(shape.block.volume()) + " threads, at most 1024 are possible");
     if (shape.shared_bytes > kMaxSharedBytes)
-      throw KernelFault(std::to_string(shape.shared_bytes) + " bytes of shared memory, at most 232448 are possible");
+      throw KernelFault(std::to_string(shape.shared_bytes) + " bytes of shared memory, at most 49152 are possible");
     fibers_.resize(shape.block.volume());
   }
 
@@ -362,6 +364,11 @@ Grid& grid() {
 Settings& settings() {
   static Settings all;
   return all;
+}
+
+CUstream_st* stream() {
+  static char place;  // nobody looks into a stream
+  return reinterpret_cast<CUstream_st*>(&place);
 }
 
 void launch(const LaunchShape& shape, const std::function<void()>& body) {

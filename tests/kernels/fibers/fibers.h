@@ -4,9 +4,9 @@
 // randomly which fiber and which block runs next, so a kernel that depends on the order gives different results under
 // different seeds.
 //
-// This finds wrong indices, missing and divergent barriers, reads of unwritten memory, and accesses outside of buffers.
-// It does not find wrong order of memory accesses between two barriers, and does not model register limits, streams,
-// graphs or speed.
+// This finds wrong indices, missing and divergent barriers, reads of unwritten memory, accesses outside of buffers, and
+// launches that no GPU accepts. It does not find wrong order of memory accesses between two barriers, and does not
+// model register limits, concurrent streams, graphs or speed.
 #pragma once
 
 #include <array>
@@ -18,6 +18,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+struct CUstream_st;
 
 namespace specdec::fibers {
 
@@ -41,7 +43,7 @@ struct Site {
 };
 
 // Thrown by launch() if the kernel breaks a rule of CUDA: some threads never reach a barrier, a warp operation names
-// lanes that do not exist, or a block is too large.
+// lanes that do not exist, a block is too large, or the launch is on a wrong stream.
 class KernelFault : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -63,6 +65,11 @@ struct LaunchShape {
 };
 // Runs `body` once for every thread of every block, as a kernel. Throws KernelFault, or an exception of `body`.
 void launch(const LaunchShape& shape, const std::function<void()>& body);
+
+// The stream that tests pass to the functions that launch kernels. cudaLaunchKernelEx() throws KernelFault for any
+// other stream, such as the default stream. On a GPU, a kernel on another stream would not wait for the kernels before
+// it, and would be missing in captured graphs.
+CUstream_st* stream();
 
 // The headers in cuda/ implement CUDA's names (threadIdx, __syncthreads(), …) with the following functions, which may
 // be called only inside a kernel.

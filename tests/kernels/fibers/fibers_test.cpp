@@ -16,7 +16,7 @@ namespace {
 
 template <class... Parameters, class... Arguments>
 void start(const LaunchShape& shape, void (*kernel)(Parameters...), Arguments... arguments) {
-  const cudaLaunchConfig_t config = {shape.grid, shape.block, shape.shared_bytes, nullptr};
+  const cudaLaunchConfig_t config = {shape.grid, shape.block, shape.shared_bytes, stream()};
   EXPECT_EQ(cudaLaunchKernelEx(&config, kernel, arguments...), cudaSuccess);
 }
 
@@ -173,7 +173,13 @@ TEST(Fibers, KernelsThatBreakRulesAreNamed) {
   expect_text(fault_of([] { start({1, 32}, read_outside_of_mask); }), "reads lane 4, which is not in its mask");
   expect_text(fault_of([] { start({1, 1025}, nothing); }), "a block of 1025 threads");
   expect_text(fault_of([] { start({0, 32}, nothing); }), "a launch without blocks or threads");
-  expect_text(fault_of([] { start({1, 32, 1 << 20}, nothing); }), "bytes of shared memory");
+  expect_text(fault_of([] { start({1, 32, (48 << 10) + 1}, nothing); }), "49153 bytes of shared memory");
+  EXPECT_EQ(fault_of([] { start({1, 32, 48 << 10}, nothing); }), "no fault");
+  expect_text(fault_of([] {
+                const cudaLaunchConfig_t on_default_stream = {1, 32};
+                cudaLaunchKernelEx(&on_default_stream, nothing);
+              }),
+              "a launch on another stream");
   expect_text(fault_of([] { __syncthreads(); }), "outside of a launch");
   EXPECT_EQ(fault_of([] { start({2, 256}, nothing); }), "no fault");
 }

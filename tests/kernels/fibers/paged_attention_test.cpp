@@ -95,7 +95,7 @@ std::vector<uint8_t> attend(const Shape& shape, const std::vector<Part>& parts, 
                                      keys.data(),
                                      vals.data(),
                                      out.data()};
-  EXPECT_EQ(cuda::launch_paged_attention(shape.dtype, pass, layer, nullptr), 0);
+  EXPECT_EQ(cuda::launch_paged_attention(shape.dtype, pass, layer, stream()), 0);
   work.check_borders();
   if (values) *values = out.values();
   return out.bytes();

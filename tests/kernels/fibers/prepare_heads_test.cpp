@@ -40,7 +40,7 @@ Values separately(const Shape& s, const Values& in, size_t heads, const Values& 
   if (s.normed) {
     Array x(s.dtype, in), w(s.dtype, weight), normed(s.dtype, in.size());
     EXPECT_EQ(cuda::launch_rms_norm(s.dtype, x.data(), w.data(), kEps, static_cast<int64_t>(kRows * heads),
-                                    static_cast<int64_t>(s.d), normed.data(), nullptr),
+                                    static_cast<int64_t>(s.d), normed.data(), stream()),
               0);
     out = normed.values();
   }
@@ -49,7 +49,7 @@ Values separately(const Shape& s, const Values& in, size_t heads, const Values& 
   const Values part = columns(out, s.d, 0, s.rotated);
   Array x(s.dtype, part), c(CudaDtype::kFloat, cosines), sine(CudaDtype::kFloat, sines), turned(s.dtype, part.size());
   EXPECT_EQ(cuda::launch_rope(s.dtype, x.data(), c.as<float>(), sine.as<float>(), kRows, static_cast<int64_t>(heads),
-                              static_cast<int64_t>(s.rotated), turned.data(), nullptr),
+                              static_cast<int64_t>(s.rotated), turned.data(), stream()),
             0);
   const Values done = turned.values();
   for (size_t i = 0; i < done.size(); ++i) out[i / s.rotated * s.d + i % s.rotated] = done[i];
@@ -80,7 +80,7 @@ void expect_equal(const Shape& s) {
   heads.layer = kLayer, heads.rotated = static_cast<int32_t>(s.rotated), heads.projected = in.data();
   heads.eps = kEps, heads.cos = c.as<float>(), heads.sin = sine.as<float>(), heads.q = q.data();
   if (s.normed) heads.q_norm = q_weight.data(), heads.k_norm = k_weight.data();
-  ASSERT_EQ(cuda::launch_prepare_heads(s.dtype, pass, heads, nullptr), 0);
+  ASSERT_EQ(cuda::launch_prepare_heads(s.dtype, pass, heads, stream()), 0);
 
   const std::string name = name_of(s.dtype) + ", d " + std::to_string(s.d) + ", rotated " + std::to_string(s.rotated);
   const Values queries = separately(s, columns(projected, all, 0, s.heads * s.d), s.heads, q_norm, cosines, sines);

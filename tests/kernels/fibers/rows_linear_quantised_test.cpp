@@ -51,7 +51,7 @@ struct Product {
     call.x = in.data(), call.weight = weight.data(), call.out = out.data(), call.packing = packing;
     if (!bias.empty()) call.bias = offsets.data();
     change(call);
-    EXPECT_EQ(cuda::launch_rows_product(dtype, call, nullptr), 0);
+    EXPECT_EQ(cuda::launch_rows_product(dtype, call, stream()), 0);
     return out.bytes();
   }
   std::vector<uint8_t> run() const {
@@ -164,7 +164,7 @@ TEST(QuantisedProducts, EndAsSeparateKernelsDo) {
                       of_up = {dtype, packing, size, up, x, random_values(dtype, size.n, 5)};
         Array gates(dtype, of_gate.values()), ups(dtype, of_up.values()), products(dtype, results);
         ASSERT_EQ(cuda::launch_silu_mul(dtype, gates.data(), ups.data(), static_cast<int64_t>(results), products.data(),
-                                        nullptr),
+                                        stream()),
                   0);
         DeviceMemory<uint8_t> second(up.packed);
         Array up_bias(dtype, of_up.bias);
@@ -203,7 +203,7 @@ TEST(QuantisedProducts, DequantiseToTheNumbersThatTheyStandFor) {
                                                  .packing = packing,
                                                  .group = static_cast<int64_t>(size.group),
                                                  .out = out.data()};
-        ASSERT_EQ(cuda::launch_dequantise(dtype, call, nullptr), 0);
+        ASSERT_EQ(cuda::launch_dequantise(dtype, call, stream()), 0);
         Values expected;
         for (const double w : matrix.values)
           expected.push_back(twins::rounded(dtype, static_cast<double>(static_cast<float>(w))));
@@ -228,7 +228,7 @@ TEST(QuantisedProducts, WhatHasNoPlaceInTheLayoutIsRefused) {
     kernels::RowsProduct call = {};
     call.rows = 1, call.n = n, call.k = 32, call.x = none, call.weight = weight, call.out = none, call.stride = n;
     call.group = group, call.packing = packing;
-    return cuda::launch_rows_product(CudaDtype::kHalf, call, nullptr);
+    return cuda::launch_rows_product(CudaDtype::kHalf, call, stream());
   };
   const auto* odd = reinterpret_cast<const uint8_t*>(none) + 8;
   EXPECT_NE(code(6, 32, Packing::kCodes4, none), 0);

@@ -49,7 +49,7 @@ std::vector<uint8_t> run(const Product& p, size_t rows, Values* values = nullptr
   Array x(p.dtype, some), weight(p.dtype, p.weight()), bias(p.dtype, p.offsets()), out(p.dtype, rows * p.n);
   kernels::RowsProduct call = call_of(rows, p.n, p.k, x.data(), weight.data(), out.data());
   if (p.bias) call.bias = bias.data();
-  EXPECT_EQ(cuda::launch_rows_product(p.dtype, call, nullptr), 0);
+  EXPECT_EQ(cuda::launch_rows_product(p.dtype, call, stream()), 0);
   if (values) *values = out.values();
   return out.bytes();
 }
@@ -78,10 +78,10 @@ TEST(RowsLinear, AtRestWritesNothing) {
   const std::vector<uint8_t> before = out.bytes();
   DeviceMemory<int32_t> live(std::vector<int32_t>{0});
   call.live = live.data();
-  ASSERT_EQ(cuda::launch_rows_product(p.dtype, call, nullptr), 0);
+  ASSERT_EQ(cuda::launch_rows_product(p.dtype, call, stream()), 0);
   EXPECT_EQ(out.bytes(), before);
   live[0] = 2;
-  ASSERT_EQ(cuda::launch_rows_product(p.dtype, call, nullptr), 0);
+  ASSERT_EQ(cuda::launch_rows_product(p.dtype, call, stream()), 0);
   EXPECT_EQ(out.bytes(), run(p, p.rows));
 }
 
@@ -119,7 +119,7 @@ TEST(RowsLinear, Int8EqualsItsTwin) {
       DeviceMemory<uint8_t> weight(matrix.packed);
       kernels::RowsProduct call = call_of(rows, n, k, x.data(), weight.data(), out.data());
       call.bias = bias.data(), call.packing = kernels::Packing::kInt8;
-      ASSERT_EQ(cuda::launch_rows_product(dtype, call, nullptr), 0);
+      ASSERT_EQ(cuda::launch_rows_product(dtype, call, stream()), 0);
       EXPECT_EQ(difference(dtype, out.values(), twins::linear(dtype, inputs, matrix.values, offsets, k)), "")
           << rows << " x " << k << " -> " << n;
     }
@@ -147,12 +147,12 @@ TEST(RowsLinear, EndsAsSeparateKernelsDo) {
           return call;
         };
         const auto start = [&](const kernels::RowsProduct& call) {
-          ASSERT_EQ(cuda::launch_rows_product(dtype, call, nullptr), 0);
+          ASSERT_EQ(cuda::launch_rows_product(dtype, call, stream()), 0);
         };
         start(product(gate, gate_bytes, bias, gates.data()));
         start(product(up, up_bytes, up_bias, ups.data()));
         ASSERT_EQ(cuda::launch_silu_mul(dtype, gates.data(), ups.data(), static_cast<int64_t>(rows * n),
-                                        products.data(), nullptr),
+                                        products.data(), stream()),
                   0);
         kernels::RowsProduct call = product(gate, gate_bytes, bias, fused.data());
         call.up = int8 ? static_cast<void*>(up_bytes.data()) : up.data(), call.up_bias = up_bias.data();
@@ -185,7 +185,7 @@ TEST(RowsLinear, EndsAsSeparateKernelsDo) {
 TEST(RowsLinear, WhatItCannotComputeIsRefused) {
   float none = 0;
   const auto code = [&](CudaDtype dtype, size_t rows) {
-    return cuda::launch_rows_product(dtype, call_of(rows, 8, 8, &none, &none, &none), nullptr);
+    return cuda::launch_rows_product(dtype, call_of(rows, 8, 8, &none, &none, &none), stream());
   };
   EXPECT_EQ(code(CudaDtype::kHalf, 0), 0);
   EXPECT_NE(code(CudaDtype::kHalf, kernels::kMaxProductRows + 1), 0);

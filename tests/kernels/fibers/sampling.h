@@ -37,7 +37,7 @@ inline Sampled sample(const std::vector<float>& logits, const SamplingOptions& o
   DeviceMemory<int32_t> tokens(size_t{3}), choices(size_t{3});
   EXPECT_EQ(kernels::cuda::launch_sample(
                 {rows.data(), values.data(), tokens.data(), choices.data(), 3, static_cast<int32_t>(logits.size())},
-                threads, nullptr),
+                threads, stream()),
             0);
   const std::vector<float> all = values.read();
   const auto size = static_cast<std::ptrdiff_t>(logits.size());
@@ -73,7 +73,7 @@ inline Drawn draw(const DraftLevel& level, unsigned threads) {
   const bool first = level.needs_samples();
   if (first) {
     EXPECT_EQ(kernels::cuda::launch_sample(
-                  {samples.data(), logits.data(), sampled.data(), choices.data(), num_rows, vocab}, threads, nullptr),
+                  {samples.data(), logits.data(), sampled.data(), choices.data(), num_rows, vocab}, threads, stream()),
               0);
   }
   const std::vector<float> before = logits.read();
@@ -86,7 +86,7 @@ inline Drawn draw(const DraftLevel& level, unsigned threads) {
                                          .confidences = confidences.data(),
                                          .num_rows = num_rows,
                                          .vocab = vocab},
-                                        threads, nullptr),
+                                        threads, stream()),
             0);
   if (first) {  // the kernel must have restored the probabilities of drawn children
     for (size_t i = 0; i < count; ++i)

@@ -121,7 +121,7 @@ std::vector<kernels::VerifyOutcome> verify_seeded(const std::vector<RandomDraft>
   for (size_t i = 0; i < cases.size(); ++i) arrays.add(cases[i].input(), rule, 1000 + i);
   return run(
       arrays,
-      [&](const kernels::VerifyPass& on_device) { EXPECT_EQ(cuda::launch_verify(on_device, threads, nullptr), 0); },
+      [&](const kernels::VerifyPass& on_device) { EXPECT_EQ(cuda::launch_verify(on_device, threads, stream()), 0); },
       scores);
 }
 
@@ -161,7 +161,7 @@ TEST(VerifyKernel, GreedyTextTakesTheLikeliestTokens) {
       self_test::VerifyArrays arrays;
       arrays.add(one.input(), VerifyRule::kTarget, 1000);
       const auto start = [&](const kernels::VerifyPass& on_device) {
-        EXPECT_EQ(cuda::launch_verify(on_device, 64, nullptr), 0);
+        EXPECT_EQ(cuda::launch_verify(on_device, 64, stream()), 0);
       };
       const kernels::VerifyOutcome expected = run(arrays, start)[0];
       arrays.tasks[0].rule = kernels::DeviceRule::kGreedy;
@@ -236,7 +236,7 @@ TEST(VerifyKernel, AbsentNodesAreAsIfNotThere) {
         const self_test::VerifyArrays arrays = with_absent(one, rule, number);
         settings().seed = number;
         const auto start = [&](const kernels::VerifyPass& on_device) {
-          EXPECT_EQ(cuda::launch_verify(on_device, 64, nullptr), 0);
+          EXPECT_EQ(cuda::launch_verify(on_device, 64, stream()), 0);
         };
         const kernels::VerifyOutcome found = run(arrays, start)[0], expected = verify_seeded({one}, rule, 64)[0];
         EXPECT_EQ(found.failed, 0);

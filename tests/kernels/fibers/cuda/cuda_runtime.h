@@ -183,6 +183,8 @@ struct cudaLaunchConfig_t {
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
+  if (config->stream != specdec::fibers::stream())
+    specdec::fibers::fault("a launch on another stream than the caller's");
   const auto start = [&](Parameters... converted) {
     specdec::fibers::launch({config->gridDim, config->blockDim, config->dynamicSmemBytes},
                             [&] { kernel(converted...); });

@@ -86,6 +86,50 @@ TEST(DeviceFailures, PassesRunWithoutGraphsWhereNothingIsCaptured) {
   }
 }
 
+int64_t open_captures = 0;
+enum class Thrown { kLost, kMemory } thrown_in_captures{};
+
+// A library whose products throw an exception during a capture, instead of returning an error code.
+const kernels::CudaLibrary& throwing_library() {
+  static const kernels::CudaLibrary library = [] {
+    kernels::CudaLibrary made = fibers::fiber_library();
+    made.begin_capture = [](int32_t device) {
+      ++open_captures;
+      return fibers::fiber_library().begin_capture(device);
+    };
+    made.end_capture = [](int32_t device, void** graph) {
+      --open_captures;
+      return fibers::fiber_library().end_capture(device, graph);
+    };
+    made.rows_product = [](kernels::CudaDtype dtype, int32_t device, const kernels::RowsProduct* product) {
+      if (open_captures > 0 && thrown_in_captures == Thrown::kLost) throw DeviceLost("gone");
+      if (open_captures > 0) throw std::bad_alloc();
+      return fibers::fiber_library().rows_product(dtype, device, product);
+    };
+    return made;
+  }();
+  return library;
+}
+
+TEST(DeviceFailures, CapturesEndWhateverIsThrownInThem) {
+  const std::vector<int32_t> tokens = Pair().answer(true).tokens;
+  for (const Thrown thrown : {Thrown::kMemory, Thrown::kLost}) {
+    fibers::graph_counts() = {};
+    {
+      Pair pair;
+      pair.target->library = &throwing_library();
+      thrown_in_captures = thrown;
+      if (thrown == Thrown::kLost)
+        EXPECT_THROW(pair.answer(true), DeviceLost);
+      else
+        EXPECT_EQ(pair.answer(true).tokens, tokens);
+      EXPECT_EQ(open_captures, 0);
+    }
+    EXPECT_GT(fibers::graph_counts().captured, 0);
+    EXPECT_EQ(fibers::graph_counts().freed, fibers::graph_counts().captured);
+  }
+}
+
 // Runs rounds on the device, but throws at the end of the third, as if memory ran out while its results were stored.
 class FailsAtTheEnd final : public RoundRunner {
  public:
