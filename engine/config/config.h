@@ -88,7 +88,7 @@ struct DecoderConfig {
   std::vector<int32_t> draft_vocab;
   std::vector<LayerConfig> layers;  // size num_layers
   Quantisation quantisation;        // the checkpoint's; kNone in a loaded decoder, except with kAsStored (weights.h)
-  at::ScalarType dtype = at::ScalarType::Float;  // of the checkpoint; in a loaded decoder that of side_dtype()
+  at::ScalarType dtype = at::ScalarType::Float;  // the checkpoint's; in a loaded decoder, side_dtype()
   std::vector<int32_t> eos_ids;                  // union of config.json and generation_config.json
   int32_t bos_id = -1, pad_id = -1;              // -1: none
 

@@ -1,4 +1,4 @@
-// Runs the incremental pass of an EAGLE-3 head in our own CUDA kernels.
+// Runs the pass of an EAGLE-3 head over new tokens of cached sequences in our own CUDA kernels.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -24,8 +24,8 @@ bool all_finite(const at::Tensor& tensor) {  // NaN and infinity have all expone
   return no_exponent_full<uint16_t>(tensor, tensor.scalar_type() == at::kHalf ? 0x7c00 : 0x7f80);
 }
 
-// Throws unless all converted values are finite. Conversion never makes a non-finite value finite, so the values before
-// conversion are checked only to choose the message.
+// Throws unless all converted values are finite. Conversion never makes a non-finite value finite. So the values before
+// conversion are checked only to choose the message: not finite, or out of range.
 void require_finite(const at::Tensor& converted, const at::Tensor& before, const std::string& what) {
   if (all_finite(converted)) return;
   if (!all_finite(before.contiguous())) throw Error(ErrorKind::kModel, what + " holds NaN or infinite values");
