@@ -1,4 +1,5 @@
-"""Predicts the speed of decoding on a GPU from what the code asks of it. Nothing here is measured.
+"""Predicts the speed of decoding on a GPU from the bytes that the code moves and the kernels that it launches. Nothing
+here is measured.
 
   python3 tests/bench/cuda_forecast.py [--context 2048] [--alpha 0.8]
 
@@ -14,9 +15,10 @@ import argparse
 GPUS = {"H100": (3.35e12, 5.5e12, 0.99e15), "H200": (4.8e12, 5.5e12, 0.99e15)}
 COPY, CORES = 0.90, 0.40  # fractions of the memory bandwidth and of the tensor operations that kernels reach
 GAP = 1e-6  # seconds from the end of a graph's kernel to the start of the next
-# Seconds of the sampling kernel and of the verification kernel. One block sweeps over a row of 128,256 numbers in the
-# L2 cache. Its 1,024 threads have four loads of four bytes each in flight, with a latency of 0.35 µs: 11 µs a sweep,
-# four sweeps to sample. Verification has half the threads and up to three sweeps, after one for the scores.
+# Seconds of the sampling kernel and of the verification kernel. One block of 1,024 threads reads a row of 128,256
+# numbers from the L2 cache. Each thread has four loads of four bytes in flight, with a latency of 0.35 µs, so reading
+# the row once takes 11 µs. Sampling reads the row four times. Verification has half the threads. It reads the row once
+# for the scores and then up to three times.
 SAMPLE, VERIFY = 50e-6, 80e-6
 ROUND = 60e-6  # seconds a round for planning, upload, copy back and wait
 VOCAB = 128256
@@ -56,8 +58,8 @@ DRAFT8 = Model(16, 2048, 8192, 32, 8, 64, bytes_each=1.0625)  # int8 with one sc
 # A target quantised with GPTQ or AWQ: the matrices of layers in 4 bits, with 32 more bits per 128 weights, and the head
 # in 16 bits.
 TARGET4 = Model(32, 4096, 14336, 32, 8, 128, bytes_each=0.53125, head_each=2)
-# `extra` counts the weights that a plain layer lacks: `fc` (input: three hidden states), and the half of queries, keys
-# and values that reads the second of two states of width E.
+# The layer of an EAGLE-3 head. `extra` counts the weights that a plain layer lacks: `fc` (input: three hidden states),
+# and the half of queries, keys and values that reads the second of two states of width E.
 EAGLE = Model(1, 4096, 14336, 32, 8, 128, head_rows=32000, extra=3 * 4096 * 4096 + 4096 * 48 * 128)
 
 

@@ -235,7 +235,7 @@ def recall(specdec, work):
         number = counter.get(kind, 0)
         counter[kind] = number + 1
         record = records[f"{kind}-{number}"]
-        # The secret must be removed completely: no half of it may remain.
+        # The secret must be removed completely: not even half of the secret may remain.
         digits = re.sub(r"[^A-Za-z0-9]", "", secret)
         left = re.sub(r"[^A-Za-z0-9]", "", record["text"])
         gone = (

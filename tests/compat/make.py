@@ -29,8 +29,8 @@ from tiny_model import write_traffic  # noqa: E402
 
 
 class Maker:
-    """Stands in for the Observer of same_behaviour: it has the scratch folder that the functions of its parts need, and
-    a normaliser that replaces nothing."""
+    """Replaces the Observer of tests/same_behaviour for the functions of that folder that this script calls. Has the
+    scratch folder that these functions need, and a normaliser that replaces nothing."""
 
     class normaliser:
         learn = staticmethod(lambda *_: None)

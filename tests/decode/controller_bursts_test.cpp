@@ -61,7 +61,7 @@ const std::array<Machine, 2> kMachines = {
     Machine{
         "AVX2", {{1, 1.25}, {2, 1.52}, {3, 1.76}, {4, 2.23}, {5, 2.63}, {8, 4.0}, {16, 7.73}, {144, 67}}, 0.01, 0.006}};
 
-// How other processes on the machine slow passes down. In addition, each recorded time varies randomly by about a
+// How much other processes on the machine slow passes down. In addition, each recorded time varies randomly by about a
 // tenth.
 struct Weather {
   // Standard deviation of x in the factor e^x by which all passes slow down for about 25 steps.
@@ -83,8 +83,8 @@ struct Server {
   OverlapMean seen = OverlapMean();
   int plain_owed = -1;
   uint64_t steps = 0, bursts = 0;
-  // The logarithm of the factor of Weather::wander. The times that step() returns exclude this factor, but include tilt
-  // and hiccups; the times that the cost model gets include all three.
+  // The logarithm of the factor of Weather::wander. The times that step() returns exclude this factor, but include
+  // those of tilt and hiccups. The times that the cost model gets include all three.
   double pace = 0;
   double tilt = 0;
   int slow = 0;  // passes left in a hiccup

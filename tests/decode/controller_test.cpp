@@ -340,7 +340,7 @@ TEST(Controller, RandomDraftIsSwitchedOffAndAGoodOneFoundAgain) {
 }
 
 TEST(Controller, APromisingProbeIsFollowedUpAtOnce) {
-  // `before` is the overlap in the 200 steps before the draft improves. Drafting paid at 0.4 and did not pay at 0.02.
+  // `before` is the overlap in the 200 steps before the draft improves. At 0.4 drafting paid, at 0.02 it did not.
   for (const double before : {0.4, 0.02}) {
     World w;
     w.overlap = before;
@@ -371,8 +371,8 @@ TEST(Controller, FollowsChangingCosts) {
   EXPECT_GT(back, cheap);
 }
 
-// While the machine was busy, passes with many rows were measured as slow. The controller then chose K = 1, with which
-// such passes would never be measured again.
+// While the machine was busy, passes with many rows were measured as slow. The controller then chose K = 1, so no later
+// pass had as many rows and corrected the measurement.
 TEST(Controller, OldFiguresOfLongerPassesAreRenewed) {
   World w;
   w.overlap = 0.8;

@@ -51,8 +51,8 @@ void expect_reference(LogitsProcessorState& state, const LogitsProcessors& rules
   }
 }
 
-// After every operation of a long random walk of pushes, pops, rewinds and commits, the state equals the state that is
-// computed from the whole text.
+// Makes a long random walk of pushes, pops, rewinds and commits. After every operation the state must equal the state
+// that is computed from the whole text.
 TEST(LogitsProcessors, StateFollowsEveryPushAndPop) {
   const LogitsProcessors rules = busy_rules();
   const toy::Tokens prompt = {1, 9, 9};
@@ -184,7 +184,7 @@ TEST(LogitsProcessors, SaysWhenNoTokenIsLeft) {
   EXPECT_EQ(state.apply(broken), Applied::kDone) << "NaN is the sampler's to report";
 }
 
-// Draft and target ask for the same mask, so it is computed once, and again only after a different token was pushed.
+// Draft and target request the same mask. The mask is computed once, and again only after a different token was pushed.
 TEST(LogitsProcessors, MasksAreComputedOncePerPositionAndToken) {
   struct Counting final : Constraint {
     explicit Counting(int& n) : calls(n) {}

@@ -63,7 +63,7 @@ TEST_F(RuledSteps, GreedyTextIsThePlainOneForEveryK) {
     EXPECT_EQ(r.s.tokens(), plain) << "K=" << k;
     EXPECT_GT(r.s.counts().accepted, k > 0 ? 5 : -1) << "the draft follows the same rules";
   }
-  // The text without the processors is different.
+  // Checks that the processors change the text: the text without them is different.
   Ruled free(stepper, {1, 2}, {}, 3, {.temperature = 0}, 40);
   stepper.start(free.s);
   Sequence* const batch[] = {&free.s};

@@ -164,7 +164,8 @@ TEST(Step, LongPromptsGoInChunks) {
 }
 
 TEST(Step, DraftCatchesUpAfterFullAcceptanceAndAfterPlainSteps) {
-  // A draft equal to the target is accepted completely in each step only if its cache never lacks a token.
+  // The draft equals the target, so every step must accept all drafted tokens. A token missing in the draft's cache
+  // would lead to a rejection.
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(1));
   Stepper stepper(target, &draft);
   Toy r(stepper, {1, 2}, 3, 41);

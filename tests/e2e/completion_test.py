@@ -110,8 +110,8 @@ def check_values(shell):
     else:
         expect(any("a_file.toml" in word for word in files), f"{shell}: files {files}")
         expect(any("folder" in word for word in folders), f"{shell}: folders {folders}")
-        # Only fish is checked: complete.zsh prints matches instead of adding them, so zsh finds no folder and offers
-        # files.
+        # Only fish is checked. complete.zsh, the script with which this test queries zsh, prints matches instead of
+        # adding them, so zsh finds no folder and offers files, too.
         strange = shell == "fish" and any("a_file" in word for word in folders)
         expect(not strange, f"{shell}: no files where a folder is wanted")
 

@@ -1,6 +1,6 @@
 """Runs README's story in a shell: package, serve, 60 requests, another target at the same path, and README's own
-monitor line. That line says stale (5) at every check until the packaged target is back, and healthy (0) after enough
-traffic. No secret of a URL is left in any output or file."""
+monitor line. That line must report stale (exit code 5) at every check until the packaged target is back, and healthy
+(0) after enough traffic. No secret of a URL may be left in any output or file."""
 
 import json
 import os

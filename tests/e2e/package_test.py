@@ -193,7 +193,7 @@ try:
     s3.conditional = [409]
     run(push, env=s3.environment())
     expect(prefix + "manifest.json" in s3.objects and channel in s3.objects, "a conflict is tried again")
-    # A signed channel stays signed, and its number never decreases.
+    # A signed channel must stay signed, and its sequence number must never decrease.
     signing = f"{push} {signed_by}"
     for number in (1, 2):
         run(signing, env=s3.environment())

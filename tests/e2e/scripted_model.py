@@ -1,4 +1,4 @@
-"""Writes a Llama that says scripted texts, because each token determines the next. Does not use the code under test."""
+"""Writes a Llama that produces scripted texts: each token determines the next. Does not use the code under test."""
 
 import array
 import json

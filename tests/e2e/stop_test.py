@@ -1,6 +1,6 @@
-"""Sends SIGTERM to every long command at random moments. The command ends within 10 s with one line on stderr, with
-exit code 75 if it can be resumed and 143 if not, and leaves nothing half-written. After exit code 75 the same command
-continues and completes the work."""
+"""Sends SIGTERM to every long command at random moments. The command must end within 10 s with one line on stderr, with
+exit code 75 if it can be resumed and 143 if it cannot, and leave no partial files. After exit code 75 the same command
+must continue and complete the work."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""Tests how clients reach the server: HTTPS with a certificate made here, files that are read again at SIGHUP, names of
-the model, and pages of another origin. Hostile clients (half-open handshakes, garbage, plain HTTP) end only their own
-connections."""
+"""Tests how clients reach the server: HTTPS with a certificate made here, reloading of files at SIGHUP, names of the
+model, and requests from web pages of another origin. Hostile clients (half-open handshakes, garbage, plain HTTP) must
+end only their own connections."""
 
 import http.client
 import itertools

@@ -45,8 +45,8 @@ Pair head_pair() {
           decode::make_draft(on_machine(model::new_eagle_head(target, {}, 5, at::kFloat), at::kBFloat16))};
 }
 
-// How a batch is answered: K, the verification rule, and whether steps run as rounds on the device. With a tree, K is
-// its depth. With `stops`, chains of up to K tokens stop early.
+// The settings with which a batch is answered: K, the verification rule, and whether steps run as rounds on the device.
+// With a tree, K is its depth. With `stops`, chains of up to K tokens stop early.
 struct Way {
   int k = 0;
   VerifyRule rule = VerifyRule::kToken;
@@ -153,8 +153,8 @@ std::vector<std::vector<double>> distributions(const Pair& pair, const std::vect
   return out;
 }
 
-// Returns the p-value of Pearson's chi-squared test of `counts`, the tokens in `n` draws. Rare tokens share a cell, so
-// that every cell is expected at least five times.
+// Returns the p-value of Pearson's chi-squared test. counts[i] says how often token i was drawn in `n` draws. Rare
+// tokens share a cell, so that the expected count of every cell is at least five.
 double p_value(const std::vector<int64_t>& counts, const std::vector<double>& probabilities, int64_t n) {
   struct Cell {
     double expected = 0, seen = 0;
@@ -180,7 +180,7 @@ double p_value(const std::vector<int64_t>& counts, const std::vector<double>& pr
 }
 
 // Draws answers of four tokens under many seeds. The first two tokens must follow the target's distributions. The
-// second one is mostly a drafted token or the correction of one.
+// second token is in most cases a drafted token or a correction.
 TEST(Answers, DrawnTokensFollowTheTarget) {
   constexpr double kSuspicious = 1e-5;
   const int64_t draws = machine().real ? 8192 : 128;

@@ -32,7 +32,7 @@ struct Case {
   bool suffix = false;         // also drafts from repetitions in the text, with the same options
   int64_t length = 3;          // number of emitted tokens per sequence whose distribution is compared
   int64_t remaining = 8;       // larger than `length`, so that K is not reduced near the end
-  int sequences = 1;           // if 2, the second's K is fixed: one less than the first's, or 0 if that is adaptive
+  int sequences = 1;           // if 2, the second's K is fixed: the first's K − 1, or 0 if that is adaptive
   // Maximum number of tokens in a target pass. If a batch needs more, each of its sequences steps alone.
   int64_t room = 1 << 20;
   // Makes the step wrong: tokens drafted for a target pass that did not fit are discarded and drawn again.
@@ -175,7 +175,7 @@ inline Outcome enumerate(const Case& c) {
     ++out.runs;
   } while (choices.advance());
 
-  // Compares with the target's own probability of every combination of texts, including those that never occurred.
+  // Compares the probability of every combination of texts, including those that never occurred, with the target's own.
   std::vector<toy::Tokens> texts(static_cast<size_t>(c.sequences), toy::Tokens(static_cast<size_t>(c.length), 0));
   for (bool more = true; more;) {
     double p = 1;

@@ -136,8 +136,9 @@ TEST(Follower, LostStatesMeanPlainDecoding) {
   draft.close(fresh);
 }
 
-// A shadow draft that reads states scores each position as if it had drafted there: it gets the same overlaps as the
-// serving draft if both are equal. Before scoring it reads the tokens that the target has run since.
+// A shadow draft that reads states must score each position as if it had drafted there: a shadow equal to the serving
+// draft must get the same overlaps. Before scoring, the shadow reads the tokens that the target has run since the last
+// scoring.
 TEST(Follower, OnTrialScoresWhatItWouldDraft) {
   struct Way {
     double temperature;

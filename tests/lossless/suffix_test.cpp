@@ -126,8 +126,8 @@ TEST(SuffixDraft, TextAndModelTakeTurns) {
   }
 }
 
-// With adaptive K, the statistics of the draft model count only its own drafts, and drafting from the text is used less
-// if its tokens are rejected.
+// With adaptive K, the statistics of the draft model must count only its own drafts. If tokens drafted from the text
+// are rejected, the text must be used less often.
 TEST(SuffixDraft, TheBetterPromiseIsTaken) {
   Case c = repeating(VerifyRule::kToken, -1);
   c.controller.max_k = 2;

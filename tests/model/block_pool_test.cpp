@@ -70,7 +70,8 @@ TEST(BlockPool, GrowsWithoutABudgetAndPublishesNothing) {
   EXPECT_EQ(pool.take(), 7);
 }
 
-// Published blocks stay for later users. When a block is needed, the published one released longest ago is taken.
+// Published blocks stay for later users. When the pool needs a block, it takes the published block that was released
+// longest ago.
 TEST(BlockPool, TheLongestUnheldIsReusedFirst) {
   BlockPool pool(pool_config(), at::kCPU, at::kFloat, 4 * kBytes);
   std::vector<int32_t> blocks;

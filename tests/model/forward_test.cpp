@@ -261,7 +261,7 @@ TEST(Int8Decoder, IsCloseToTheWideOneAndItsRowsStandAlone) {
 }
 
 // longrope scales positions differently once a text has more than 24 tokens. The logits must equal those of passes of
-// one token each, however the passes are cut at this border and whatever other sequences are in them.
+// one token each, wherever the text is cut into passes and whatever other sequences the passes have.
 TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
   DecoderConfig c = config_like("llama");
   c.rope.kind = RopeConfig::Kind::kLongRope, c.rope.original_max_position = 24, c.rope.attention_factor = 1.2;

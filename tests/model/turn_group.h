@@ -1,5 +1,5 @@
-// Ranks as threads of which only one runs at a time, so that code that is not thread-safe can be run by several ranks.
-// A rank that waits for the others lets them run. A rank that waits for one that has ended throws DeviceLost.
+// Runs ranks as threads, of which only one runs at a time, so that several ranks can run code that is not thread-safe.
+// While a rank waits for the others, they run. A rank that waits for a rank that has ended throws DeviceLost.
 #pragma once
 
 #include <ATen/ATen.h>

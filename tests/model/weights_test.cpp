@@ -319,7 +319,8 @@ TEST(MemoryPlan, LeavesPartOfAGpuToWhatNoPlanCounts) {
   EXPECT_EQ(plannable_bytes(kGiB / 2, 24 * kGiB), 0) << "others use it";
 }
 
-// A head is not planned like a decoder of its layer: it has `fc`, wider inputs, no embedding and few rows of lm_head.
+// The memory of an EAGLE-3 head differs from that of a decoder with the same layer: a head has `fc`, wider inputs, no
+// embedding and few rows of lm_head.
 TEST(MemoryPlan, CountsAHeadAsOne) {
   DecoderConfig target = tiny();
   target.num_layers = 8;

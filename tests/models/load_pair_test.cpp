@@ -120,7 +120,7 @@ TEST_F(ModelArgument, StaleDraftIsNotLoaded) {
   bind(fingerprint_model(target));
   EXPECT_EQ(load_pair(pair()).binding, BindingState::kBound);
   EXPECT_EQ(load_pair(pair()).warning, "");
-  bind(fingerprint_model(draft));  // as if the draft were made for another target
+  bind(fingerprint_model(draft));  // now the draft says that it was made for another target
   const LoadedPair refused = load_pair(pair());
   EXPECT_EQ(refused.binding, BindingState::kStale);
   EXPECT_FALSE(refused.target || refused.draft);

@@ -110,7 +110,8 @@ TEST(WrittenModels, ForTransformers) {
   }
 }
 
-// Returns the largest difference from transformers' logits, over both sets of kernels and every way to run a pass.
+// Returns the largest difference from transformers' logits over all combinations of kernels (ours, reference) and ways
+// to run a pass.
 double largest_logit_error(const Case& c) {
   double worst = 0;
   for (const bool reference : {false, true}) {

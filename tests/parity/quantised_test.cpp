@@ -50,7 +50,8 @@ TEST_P(Quantised, MatricesThatStaySoStandForTheUnpackedWeights) {
   EXPECT_EQ(kept, fits ? 7u : 0u);
 }
 
-// Saves a quantised checkpoint, as for a draft made from it: the result must be an ordinary, unquantised one.
+// Saves a quantised checkpoint, as distill does with a draft made from it. The result must be an ordinary, unquantised
+// checkpoint.
 TEST_P(Quantised, IsWrittenPlain) {
   const Scratch scratch;
   const model::Decoder decoder = model::load_decoder(quantised_path(GetParam()), at::kCPU, at::kHalf);
@@ -108,7 +109,7 @@ TEST(QuantisedErrors, PartsThatAreMissingOrWrong) {
               "not part of", "odd_scale");
 }
 
-// If config.json names a quantisation but the weights are unquantised, the error names the quantisation.
+// If config.json names a quantisation but the weights are unquantised, loading must fail with the quantisation's name.
 TEST(QuantisedErrors, PlainWeightsUnderAConfigOfCodes) {
   for (const char* name : {"gptq", "awq", "fp8_tensor"}) {
     const Scratch scratch;

@@ -94,7 +94,7 @@ def keep_monitor(o, name, state, *more):
 
 
 def wait_for_one_stretch():
-    """Waits, if needed, so that the next minute is within one period of ten minutes. The monitor stores one row and
+    """Waits, if needed, until the next minute lies within one period of ten minutes. The monitor stores one row and
     shows one line per period."""
     if (left := 600 - time.time() % 600) < 60:
         time.sleep(left + 1)
@@ -120,7 +120,8 @@ def observe_monitor(o):
         sums = [0] * 10
         rng = random.Random(3)
         for look in range(14):
-            # The report has one period per second in which a check changed the verdict, and one for the last check.
+            # The report has one period for each second in which a check changed the verdict, and one for the last
+            # check.
             if look in (10, 12, 13):
                 next_second()
             loss = 0 if look < 12 else 0.5
@@ -146,8 +147,8 @@ def observe_monitor(o):
                 f"monitor-engine-{engine}",
                 f"monitor check --package {package} --source {url}/{engine} --state {engine}.db",
             )
-    # The first records are those of a healthy draft, later ones of a draft whose acceptance has dropped. `check` shows
-    # what the monitor does about each.
+    # The first records are those of a good draft; later records are those of a draft whose acceptance has dropped.
+    # `check` shows how the monitor reacts to each.
     check = (
         "monitor check --package store:production --source records.jsonl --state records.db "
         "--requests-per-day 1000 --false-alarm-every 30d"

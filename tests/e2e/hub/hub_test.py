@@ -1,5 +1,5 @@
-"""Tests `org/name` as MODEL against a hub on 127.0.0.1: what is downloaded and kept, who sees the token, every way in
-which a hub can fail, and a cache that is shared with the real huggingface_hub."""
+"""Tests `org/name` as MODEL against a fake hub on 127.0.0.1. Covers which files are downloaded and kept, which servers
+receive the token, failures of the hub, and a cache that is shared with the real huggingface_hub."""
 
 import hashlib
 import json
