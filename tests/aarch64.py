@@ -68,7 +68,8 @@ def test_tree(build):
                 foreign.append(path)
     good = check(not foreign, f"the program and its {len(os.listdir(libraries))} files are for aarch64 {foreign or ''}")
 
-    # The C and C++ libraries come from the sysroot for aarch64, all others from the installed tree.
+    # The emulated programs load the C and C++ libraries from the sysroot for aarch64, and all other libraries from the
+    # installed tree.
     emulator = ["qemu-aarch64-static", "-L", os.environ["SPECDEC_SYSROOT_AARCH64"]]
     done = subprocess.run(
         [*emulator, "-E", "LD_TRACE_LOADED_OBJECTS=1", program], capture_output=True, text=True, timeout=60

@@ -79,8 +79,8 @@ std::vector<int64_t> parse_ids(const Json& object, int64_t shift, int64_t layers
   return out;
 }
 
-// vLLM reads the layer ids at the top level as they are. SGLang reads those under eagle_config and adds 1 for Llama and
-// Qwen.
+// Parses the layer ids of the taps. vLLM reads the ids at the top level as they are. SGLang reads the ids under
+// eagle_config and adds 1 to them for Llama and Qwen targets.
 void parse_taps(const Json& config, const DecoderConfig& target, const std::string& where, EagleConfig& out) {
   const Json eagle = has_value(config, "eagle_config") ? config["eagle_config"] : Json::object();
   const std::vector<int64_t> top = parse_ids(config, 0, target.num_layers, where),

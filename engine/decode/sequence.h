@@ -40,7 +40,7 @@ struct Drafting {
   // The likely length of the answer in tokens, if known. The controller does not expect more tokens than this.
   int64_t expected_tokens = std::numeric_limits<int64_t>::max();
 };
-// Returns the Drafting for these options. With k = 0 it drafts nothing.
+// Returns the Drafting for these options. With k = 0, the sequence drafts nothing.
 Drafting drafting(const SpeculationOptions& options);
 
 // One answer in progress. Between steps, the target's cache holds all tokens but the last. The draft's cache holds a

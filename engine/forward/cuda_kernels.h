@@ -12,7 +12,7 @@ namespace specdec::model {
 
 class CudaKernels {
  public:
-  // For tensors with the dtype and device of `like`. The library must outlive this object.
+  // Prepares launches on tensors with the dtype and device of `like`. The library must outlive this object.
   CudaKernels(const kernels::CudaLibrary& library, const at::Tensor& like);
 
   // out = x weightᵀ + bias, with the options of kernels::RowsProduct. n and out_column select a part of a wider `out`.

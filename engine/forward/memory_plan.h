@@ -31,8 +31,8 @@ int64_t cache_bytes(const DecoderConfig& config, at::ScalarType dtype, int64_t s
 // The memory that an EAGLE-3 head, a draft that reads the target's hidden states, needs. Its weights are not quantised.
 struct HeadMemory {
   int64_t elements = 0;           // number of its weights, without those shared with the target
-  int64_t state_width = 0;        // number of elements of the target's hidden states that it reads per position
-  bool shares_embedding = false;  // whether it uses the target's whole embedding
+  int64_t state_width = 0;        // number of hidden-state values of the target that the head reads per position
+  bool shares_embedding = false;  // whether the head uses the target's whole embedding
 };
 // What the memory is needed for: both models and, for each of them, caches of `sequences` × tokens_per_sequence tokens.
 struct MemoryRequest {

@@ -20,7 +20,7 @@ struct PassRows {
   struct Row {
     KvCache* cache;
     int32_t token;
-    void* slot;  // address of its key for the first head and layer
+    void* slot;  // address of the row's key for the first head and layer
   };
   // At most kAttendRows rows of one part. Their attention is computed together.
   struct Group {

@@ -54,7 +54,7 @@ struct DequantisedMatrix {
 // older slots. A row with slot < 0 is absent: its key and value are not stored, and no tile contains it.
 struct PagedRow {
   uint64_t tail;
-  int32_t table;  // index in PagedPass::blocks at which the block addresses of its sequence begin
+  int32_t table;  // index in PagedPass::blocks of the first block address of the row's sequence
   int32_t slot;
 };
 inline constexpr int kPagedSlots = 64;
@@ -62,7 +62,7 @@ inline constexpr int kPagedSlots = 64;
 // read once. Query i belongs to row `row` + i / t and to head i % t of the kv head, where t = heads / kv_heads.
 struct PagedTile {
   int32_t row, first, queries;  // queries [first, first + queries) of the rows from `row` on
-  int32_t slots;                // all keys that its queries see are below this slot
+  int32_t slots;                // all keys that the tile's queries see are below this slot
   int32_t split;                // number of keys that one block of threads reads: a multiple of kPagedSlots
   int32_t part;                 // index of the tile's first split among the splits of all tiles
 };

@@ -18,10 +18,11 @@ class PagedRows {
 
   PagedRows(int64_t heads, int64_t kv_heads) : times_(heads / kv_heads) {}
 
-  // Adds `count` rows that continue a sequence of `length` cached tokens. `blocks` are the addresses of its blocks,
-  // with room for the new rows. `allowed` is bool [count, before + count]: whether a row sees each of the last `before`
-  // cached tokens and of the new rows. If it is empty, a row sees everything up to itself. Throws Error(kInternal) if
-  // before + count exceeds kMaxRows, there are too few blocks, the mask has another size, or a row sees a later row.
+  // Adds `count` rows that continue a sequence of `length` cached tokens. `blocks` are the addresses of the sequence's
+  // blocks, with room for the new rows. `allowed` is bool [count, before + count]: whether a row sees each of the last
+  // `before` cached tokens and of the new rows. If `allowed` is empty, a row sees everything up to itself. Throws
+  // Error(kInternal) if before + count exceeds kMaxRows, there are too few blocks, `allowed` has another size, or a row
+  // sees a later row.
   void add(std::span<void* const> blocks, int64_t length, int64_t count, std::span<const bool> allowed = {});
   // Adds absent rows (see PagedRow) and empty tiles until there are `rows` rows and `tiles` tiles. After that, no row
   // can be added.

@@ -73,8 +73,8 @@ void over_codes(const Layout& layout, int64_t first, int64_t outputs, const F& f
   }
 }
 
-// Calls f(byte, output, group) for the 32-bit scale word of each output in each group of a block; `byte` is its offset
-// in the block.
+// Calls f(byte, output, group) for the 32-bit scale word of each output in each group of a block; `byte` is the word's
+// offset in the block.
 template <class F>
 void over_scales(const Layout& layout, int64_t first, int64_t outputs, const F& f) {
   for (int64_t g = 0; g < layout.groups(); ++g)

@@ -94,8 +94,8 @@ struct Tolerance {
   double steps = 2;        // in 16 bits: the allowed difference, in spacings of the type's numbers
   double share = 0.01;     // in 16 bits: the share of results that may differ at all
   double relative = 1e-5;  // in fp32: the allowed difference relative to the result, or to 1 if the result is smaller
-  double absolute = 0;     // added to each of these allowed differences
-  Values each = {};        // if not empty, also added: one number per result
+  double absolute = 0;     // in all types: added to the allowed difference
+  Values each = {};        // if not empty, also added: one allowance per result
 };
 
 // Describes the worst wrong result of a kernel, or reports that too many results are rounded differently; empty if all

@@ -45,7 +45,7 @@ class PagedSequence {
           for (size_t i = 0; i < shape_.d; ++i)
             put(slot / kernels::kPagedSlots, place_of(slot, side, head, i), value(side, slot, head, i));
   }
-  // Returns the contents of its blocks if the slots below `length` are cached and nothing else was written.
+  // Returns the expected contents of the sequence's blocks when only the slots below `length` have been written.
   std::vector<Values> blocks(size_t length) const;
   // Returns the expected attention [heads, d] of the row at `slot`. The row sees the slots below `length` and the slots
   // in `also`.

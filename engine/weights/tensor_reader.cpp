@@ -110,7 +110,7 @@ at::Tensor TensorReader::read(const std::string& name, at::IntArrayRef shape, at
   return out;
 }
 
-// Returns the next staging buffer, after waiting until its last copy to the device has finished.
+// Returns the next staging buffer. Waits first until the device has finished the last copy from this buffer.
 at::Tensor TensorReader::stage(at::IntArrayRef shape, at::ScalarType dtype) {
   current_ = (current_ + 1) % stages_.size();
   Stage& next = stages_[current_];

@@ -164,8 +164,8 @@ def of_pairs(pairs):
 
 
 def middle(pairs):
-    """Returns the mean ratio without the lowest and the highest fifth of the pairs, because other processes of the
-    machine may halve the speed of one burst in a hundred."""
+    """Returns the mean ratio of the pairs after dropping the lowest and the highest fifth, because other processes of
+    the machine may halve the speed of one burst in a hundred."""
     logs = sorted(math.log(plain["seconds"] / drafted["seconds"]) for drafted, plain in pairs)
     kept = logs[len(logs) // 5 : len(logs) - len(logs) // 5]
     return round(math.exp(sum(kept) / len(kept)), 3)

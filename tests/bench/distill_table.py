@@ -46,7 +46,8 @@ t.train_from_iterator(json.load(sys.stdin), trainers.BpeTrainer(
     vocab_size=2048, special_tokens=sys.argv[2:], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
 t.save(sys.argv[1])
 """
-# Maps the name of a cell to its differences from `base`. Cells with `update` are judged with the fine-tuned target.
+# Maps the name of a cell (a row of the table) to its differences from `base`. Cells with `update` are judged with the
+# fine-tuned target.
 CELLS = {
     "base": {},
     "mixed": {"data": "mixed"},

@@ -52,7 +52,8 @@ def read_rows(data):
 
 
 def batches(rows, tokens, seed):
-    """Yields batches of rows for ever. Each epoch is shuffled and then sorted by length within stretches."""
+    """Yields batches of rows endlessly. Each epoch is shuffled; then the rows within each stretch of batches are sorted
+    by length."""
     draw = random.Random(seed)
     while True:
         order = list(range(len(rows)))

@@ -307,7 +307,7 @@ def per_processor_second(before, after, seconds):
 
 
 def overload(o):
-    """Measures overload: one tenant sends `factor` times as many requests as the server can answer, while another
+    """Measures overload: one tenant sends `factor` times as many requests as the server can answer. Meanwhile a second
     tenant sends one request at a time."""
     work = Work(o)
     make = lambda: work.body(40, o.answer)

@@ -1,6 +1,7 @@
 // Simulates the controller of K with recorded costs under bursts: 1 to 16 answers of 128 tokens that begin together and
-// end one after the other. The compared figure is the time until the last answer of a burst ends. Each engine serves
-// bursts of all sizes, mixed, from its first step on, so the time that the controller needs to learn counts.
+// end one after the other. The compared figure is the time until the last answer of a burst ends. Each simulated engine
+// serves bursts of all sizes, mixed, from its first step on. The figure therefore includes the time that the controller
+// needs to learn the costs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -198,9 +199,9 @@ TEST(ControllerBursts, NeverALossAndNearTheBestFixedK) {
     }
 }
 
-// Simulates disturbances that can mislead the cost model: the ratio between the cost of a pass with many rows and one
-// with few changes slowly, or all passes are slow for a short time. Plain decoding is simulated with the same
-// disturbances instead of computed, so this test needs more servers and a looser bound.
+// Simulates disturbances that can mislead the cost model. In one, the cost of a pass with many rows relative to a pass
+// with few rows changes slowly. In another, all passes are slow for a short time. Plain decoding is simulated with the
+// same disturbances instead of computed, so this test needs more servers and a looser bound.
 TEST(ControllerBursts, HardlyALossInBadWeather) {
   constexpr uint64_t kServers = 12;
   for (const Weather& weather :

@@ -120,7 +120,8 @@ TEST_F(EagleRunner, Batches) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(sequences[i]->tokens(), expected[i]) << i;
 }
 
-// The draft's logits after a text must not depend on how the draft read the text. after() returns these logits.
+// The draft's first logits after a text, which after() computes. They must not depend on the way in which the draft
+// read the text.
 struct FirstDraft {
   std::vector<float> logits;
   int drafted;

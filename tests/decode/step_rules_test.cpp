@@ -102,8 +102,8 @@ TEST_F(RuledSteps, ADeadEndFailsItsOwnSequenceOnlyAndIsTheRequestsFault) {
     }
 }
 
-// If the draft reaches a dead end that the target avoids, the tokens drafted so far are verified, and the sequence
-// continues.
+// The draft reaches a dead end (no allowed token) that the target avoids. The tokens drafted so far must be verified,
+// and the sequence must continue.
 TEST_F(RuledSteps, ADeadEndOfTheDraftOnlyStopsDrafting) {
   LogitsProcessors rules;
   for (int32_t id = 0; id < kTokens; ++id) rules.bad_words.push_back({8, id});

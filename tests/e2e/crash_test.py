@@ -168,8 +168,7 @@ def publish(store, draft, *more):
 
 
 def content(package):
-    """Returns the manifest without the time and the parent, so that packages that differ in nothing else compare
-    equal."""
+    """Returns the manifest without its time and parent, so that packages that differ only in these compare equal."""
     manifest = json.loads((package / "manifest.json").read_text())
     return json.dumps({k: v for k, v in manifest.items() if k not in ("created", "parent")}, sort_keys=True)
 

@@ -1,5 +1,6 @@
-"""Makes fresh Debian roots, and command lines that run in them as in a container: in namespaces of their own, with the
-mounts, devices and capabilities of a container. Nothing is mounted outside of the caller's own mount namespace."""
+"""Makes fresh Debian roots (root file systems), and command lines that run in them as in a container: in separate
+namespaces, with the mounts, devices and capabilities of a container. Mounts only in the caller's own mount
+namespace."""
 
 import os
 import re

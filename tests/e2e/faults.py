@@ -46,7 +46,7 @@ REASONS = {
 
 def environment(kind, n, below=None, word=None):
     """Returns environment variables that inject a fault at the n-th of the operations that `kind` counts (faults.cpp).
-    With `word`, only processes that have it as an argument meet the fault."""
+    With `word`, the fault applies only to processes that have `word` as an argument."""
     env = {"LD_PRELOAD": str(PRELOAD), f"SPECDEC_{kind}_AT": f"{n}@{word}" if word else str(n)}
     return env | ({"SPECDEC_FAULT_BELOW": str(below)} if below else {})
 
@@ -86,8 +86,8 @@ def number():
 
 
 class Recording:
-    """One run of a command with every change below `root` recorded, from which a folder can be restored to the state at
-    any moment of the run."""
+    """A run of a command, with a recording of every change below `root`. restore() brings a folder to its state at any
+    moment of the run."""
 
     def __init__(self, arguments, root, scratch, codes=(0,), env=None):
         self.root, self.start, self.journal = root, scratch / "start", scratch / "journal"
@@ -143,7 +143,7 @@ class Subject:
         """Checks what readers may rely on at any time, even directly after a fault."""
 
     def done(self, folder, text):
-        """Checks that what the command reported as done holds, whether or not there was a power cut."""
+        """Checks that the results that the command reported as done are there, whether or not there was a power cut."""
 
     def finish(self, folder, text):
         """Checks that the same command succeeds when it is run again."""

@@ -155,7 +155,8 @@ for body in ends:
 alive("numbers at the ends of their ranges are arithmetic: 240 answers")
 
 
-# 3: A hostile chat template that passes the checks at start-up: with 66 messages it doubles a string sixty times.
+# 3: A hostile chat template that passes the checks at start-up. With 66 messages, the template doubles a string sixty
+# times.
 def chat(messages):
     return {"messages": [{"role": "user", "content": "a"}] * messages, "max_tokens": 4, "seed": 1}
 

@@ -333,7 +333,7 @@ def main():
     with roots(
         given.folder or Path(tempfile.mkdtemp(prefix="image-", dir=parent)), given.keep or given.reuse
     ) as folder:
-        # The kernel kills unshare if this process ends, and with it all processes of its namespace.
+        # The kernel kills unshare when this process ends. With unshare, all processes of its namespace end.
         spaces = [
             "setpriv",
             "--pdeathsig",

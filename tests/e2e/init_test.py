@@ -206,7 +206,7 @@ def check_slurm(folder):
         asked = (folder / "queued").exists() and (folder / "queued").read_text() == "requeue 7\n"
         good = done.returncode == code and asked == queued
         expect(good, f"Slurm: exit {code} after {restarts} restarts is queued again: {queued} {done.stderr}")
-    # A signal to the batch shell reaches the loop, and the shell waits for its end.
+    # A signal to the batch shell must reach the loop, and the shell must wait until the loop has ended.
     (stand_in / "specdec").write_text(
         "#!/bin/bash\ntrap 'sleep 0.2; exit 75' TERM\nwhile :; do kill -TERM $PPID; sleep 0.05; done\n"
     )

@@ -1,5 +1,5 @@
-"""Implements the part of JSON Schema 2020-12 that docs/openapi.json uses: checks values against a schema, makes values
-that fit a schema, and spoils such values."""
+"""Implements the part of JSON Schema 2020-12 that docs/openapi.json uses. Checks values against a schema, generates
+values that fit a schema, and changes such values so that they violate the schema."""
 
 import re
 

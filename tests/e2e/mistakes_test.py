@@ -47,7 +47,8 @@ def make_files():
 
 
 def models():
-    """Yields (command, exit code, text of the error) for each command that takes a MODEL and each mistake in it."""
+    """Yields (command, exit code, text of the error) for each command that takes a MODEL, with each kind of wrong
+    MODEL."""
     generate = ["generate", "--prompt", "a", "--max-tokens", "1"]
     pair = ["--data", "data", "--out", "o"]
     for start in (

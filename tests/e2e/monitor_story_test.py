@@ -74,7 +74,7 @@ class Server:
 
 
 def readme_says(url, *more):
-    """Runs README's line as it is printed there, except for the port. Returns exit code, stdout and stderr."""
+    """Runs README's monitor line as it is printed there, except for the port. Returns exit code, stdout and stderr."""
     line = README_LINE.split("#")[0].strip().replace("http://127.0.0.1:8000", url)
     done = subprocess.run(
         " ".join([line, *more]), shell=True, cwd=work, env=SHELL, capture_output=True, text=True, timeout=120

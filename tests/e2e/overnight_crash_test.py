@@ -124,8 +124,8 @@ def records(pair, overlap, n):
 
 
 def check(place, n, point=None, kind=KILL, journal=None):
-    """Runs one `monitor check` and returns its exit code. With `point`, the fault `kind` happens at the change with
-    this number, if the check reaches it."""
+    """Runs one `monitor check` and returns its exit code. With `point`, the fault `kind` happens at the change with the
+    number `point`, if the check makes that many changes."""
     store = place / "store"
     env = dict(os.environ)
     if point is not None:
@@ -187,7 +187,7 @@ def counted(place):
 
 
 def alone(place):
-    """Waits for the children of a killed check to end, because a power cut would end them, too."""
+    """Waits until the children of a killed check have ended. A power cut would have ended them, too."""
 
     def others():
         for process in Path("/proc").glob("[0-9]*/cmdline"):
@@ -334,8 +334,8 @@ def verify(place, n):
 
 
 def killed_while_training():
-    """Kills a check while its child trains. The child continues, no second one starts, and a later check sees its
-    end."""
+    """Kills a check while its child trains. The child must continue, no second child may start, and a later check must
+    notice the child's end."""
     place = work / "night-long"
     shutil.copytree(work / "evening", place, symlinks=True)
     (place / "train.sh").write_text(

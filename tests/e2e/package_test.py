@@ -1,5 +1,6 @@
-"""Tests the store of packages from outside: a running server protects its package from gc, an encrypted minisign key
-signs packages, a store can require signatures, push and pull work with directories and S3, and lint writes SARIF."""
+"""Tests the store of packages through the program. A running server protects its package from gc, an encrypted minisign
+key signs packages, a store can require signatures, push and pull work with directories and S3, and lint writes
+SARIF."""
 
 import json
 import os

@@ -107,7 +107,7 @@ def meet(kind, rank, n):
         at = phase(out)
         with lock:
             tally[at] = tally.get(at, 0) + 1
-        # The other rank may also have finished, if it needed nothing more from the killed one.
+        # The other rank may also have finished, if it needed nothing more from the killed rank.
         must(code == 75 or (code in DONE and finished), f"{text}: {err}")
         line = last_line(err)
         named = f"rank {rank}" in line and "--resume" in line

@@ -23,8 +23,9 @@ target, package = work / "target", None
 
 
 def reached_positions(flags="", of=None, warning=None):
-    """Returns the draft positions that a server of the package reached while it answered one request. Fails unless the
-    server warned about the gate exactly once with the text `warning`, or not at all if `warning` is None."""
+    """Starts a server with the package and returns the draft positions that it reached while it answered one request.
+    Fails unless the server warned about the gate exactly once with the text `warning`, or not at all if `warning` is
+    None."""
     server = Server(f"{of or package} {flags}")
     url = server.url
     said = [line for line in server.lines if "the gate did not pass" in line]

@@ -71,7 +71,8 @@ class Server:
             self.wait_for(text, before)
 
     def connect(self, trusted=None):
-        """Returns a connection: HTTPS that trusts only the certificate `trusted`, or plain HTTP without it."""
+        """Returns a connection. With `trusted`, it is HTTPS and trusts only this certificate; without, it is plain
+        HTTP."""
         if not trusted:
             return http.client.HTTPConnection("127.0.0.1", int(self.port), timeout=60)
         context = ssl.create_default_context(cafile=str(trusted))
@@ -181,7 +182,7 @@ def check_reload(server, certificate, key, keys):
     reply.readline()
     keys.write_text("short\n")
     shutil.copy(second, certificate)
-    # If a file is broken at a reload, its old content stays in force.
+    # If a file is broken when it is read again, its old content stays in force.
     server.reload("error: reload: --api-key-file: the old content", "error: reload: --tls-cert, --tls-key: the old")
     expect("key-of-anna" not in server.text and "PRIVATE" not in server.text, "no key is logged")
     expect(

@@ -26,7 +26,8 @@ class Points {
     std::printf("faults: SPECDEC_FAULT_SEED=%llu, %s points\n", static_cast<unsigned long long>(seed_),
                 all_ ? "all" : "a tenth of the");
   }
-  // Returns points from 1 to n in ascending order: all n, or a random tenth of them but at least `least` (if n allows).
+  // Returns points from 1 to n in ascending order. With SPECDEC_FAULTS=all returns all n, otherwise a random tenth of
+  // them, but at least `least` (if n allows).
   std::vector<int> of(int n, int least = 3) {
     std::vector<int> points(static_cast<size_t>(std::max(n, 0)));
     for (int i = 0; i < n; ++i) points[static_cast<size_t>(i)] = i + 1;

@@ -18,7 +18,7 @@ void require(bool ok) {
   if (!ok) std::abort();
 }
 
-// Two values of `first byte % 32`: with these the row is read by a field map.
+// If the first byte modulo 32 has one of these values, the row is read through a field map.
 constexpr size_t kMappedChat = 30, kMappedExchange = 31;
 constexpr const char* kExchangeMap =
     "prompt=question,answer=log.reply,system=rules,model=by,domain=log.team,time=log.at,conversation=user,"

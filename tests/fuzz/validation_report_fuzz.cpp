@@ -1,5 +1,5 @@
-// Fuzzes the reader of validation reports. An accepted report is written and read again to the same value, and has an
-// exit code.
+// Fuzzes the reader of validation reports. An accepted report, written and read again, must give the same value, and
+// must have an exit code.
 #include <cstdlib>
 #include <string_view>
 

@@ -1,5 +1,5 @@
-// Whole answers on the machine's device (a GPU, or fibers): greedy text is the same with a draft and without, and drawn
-// tokens follow the target's distribution.
+// Tests whole answers on the machine's device (a GPU or fibers). Greedy text must be the same with and without a draft,
+// and drawn tokens must follow the target's distribution.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using decode::Sequence;
 using decode::Stepper;
 using model::Decoder;
 
-// A target and a draft with the target's weights plus noise, so that it often agrees.
+// A target and a draft. The draft has the target's weights plus noise, so that it often agrees with the target.
 struct Pair {
   std::shared_ptr<Decoder> target;
   decode::DraftPtr draft;

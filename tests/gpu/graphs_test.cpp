@@ -71,7 +71,8 @@ TEST(Graphs, TheOneThatWasNotUsedForLongestMakesRoom) {
   EXPECT_EQ(captures(two), 1);
 }
 
-// If a pass has more blocks than the graphs' input memory holds, this memory grows, and graphs are captured again.
+// A pass with more blocks than the graphs' input memory holds makes this memory grow. All graphs are then captured
+// again.
 TEST(Graphs, AreCapturedAgainWhenTheirInputGrows) {
   const auto decoder = on_machine(model::toy_decoder(model::toy_config("llama", 1)), at::kBFloat16);
   model::PassGraphs graphs(*decoder, /*input_bytes=*/4096);

@@ -88,8 +88,8 @@ def rotate(x, cos, sin):
 
 
 class Loop(torch.nn.Module):
-    """A greedy decoder whose tokens and positions are on the device, so that a CUDA graph of it runs without the
-    host."""
+    """A greedy decoder that keeps its tokens and positions on the device, so that it can run as a CUDA graph without
+    the host."""
 
     def __init__(self, shape, batch, length):
         super().__init__()

@@ -38,7 +38,7 @@ struct Case {
   // Makes the step wrong: tokens drafted for a target pass that did not fit are discarded and drawn again.
   bool held_forgotten = false;
   Stepper::VerifyFn verify_fn = &verify;
-  // If set, wraps the enumerator, so that a test can make the step use its random numbers wrongly.
+  // If set, wraps the enumerator of random choices, so that a test can make the step use random numbers wrongly.
   std::function<std::unique_ptr<Randomness>(Randomness&)> wrap;
 };
 
@@ -48,7 +48,8 @@ struct Outcome {
   double accepted = 0;  // expected number of tokens accepted in the first step of the first sequence
   int min_drafted = 1 << 20, max_drafted = 0;
   int64_t without_room = 0;  // number of target passes with more than Case::room tokens
-  // Maximum number of tokens in one step that were drafted from the text, and that were accepted of those.
+  // Maximum over all steps of the number of tokens drafted from the text, and of the number of these that were
+  // accepted.
   int from_text = 0, kept_from_text = 0;
   int64_t runs = 0;
 };
@@ -84,7 +85,7 @@ inline double target_probability(const Case& c, toy::Tokens context, const toy::
   return probability;
 }
 
-// Forwards to the enumerator that all sequences of a case share, because each sequence owns its Randomness.
+// Forwards to the enumerator that all sequences of a case share. Needed because each sequence owns its Randomness.
 class SharedRandomness final : public Randomness {
  public:
   explicit SharedRandomness(Randomness& shared) : shared_(shared) {}

@@ -89,7 +89,7 @@ TEST(Follower, SamplingOptionsRulesAndText) {
   expect_followed(c, "drafts from the text");
 }
 
-// The draft reads the prompt while the target prefills it, whatever the chunk size.
+// The draft must read the prompt while the target prefills it, whatever the chunk size.
 TEST(Follower, ReadsAlongWithThePrefill) {
   for (const int64_t chunk : {1, 3, 512}) {
     toy::Model target(5, toy::random_logits(1));

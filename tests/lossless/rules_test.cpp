@@ -1,6 +1,6 @@
-// Tests penalties, bias, forbidden and allowed tokens and grammars under speculation: the joint distribution of the
-// emitted tokens equals that of plain decoding with the same processors, for every verification rule, and differs if
-// verification ignores the processors.
+// Tests penalties, bias, forbidden and allowed tokens and grammars under speculation. For every verification rule, the
+// joint distribution of the emitted tokens must equal that of plain decoding with the same processors. It must differ
+// if verification ignores the processors.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -152,8 +152,8 @@ class Frozen final : public Constraint {
   toy::Tokens tokens_, settled_;
 };
 
-// An automaton whose masks are late: the mask of a position is ready after it was requested once if the last token is
-// 1, otherwise after `times` requests.
+// An automaton whose masks are late. If the last token is 1, the mask is ready after one request, otherwise after
+// `times` requests.
 class Late final : public Constraint {
  public:
   explicit Late(int times) : times_(times) {}

@@ -149,7 +149,7 @@ TEST(Trees, OfOneChildAreChains) {
   }
 }
 
-// Some nodes of a level have no children, because the draft can propose no token after them, although the target can.
+// Some nodes of a level have no children: the draft can propose no token after them, although the target can continue.
 TEST(Trees, DeadEndsBesideNeighbours) {
   const float none = -std::numeric_limits<float>::infinity();
   for (const VerifyRule rule : kRules)

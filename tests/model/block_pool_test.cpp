@@ -93,7 +93,7 @@ TEST(BlockPool, TheLongestUnheldIsReusedFirst) {
   EXPECT_EQ(pool.take(), blocks[3]);
   EXPECT_EQ(pool.take(), blocks[2]);
   EXPECT_THROW(pool.take(), Error);
-  // If a block with the same text is published already, the publisher gets that block.
+  // Publishing a block whose text is already published must return the block that was published first.
   pool.release(blocks[0]);
   const int32_t again = pool.take();
   EXPECT_EQ(pool.publish(again, {.tenant = 5}, story_from(100)), blocks[1]);

@@ -184,8 +184,8 @@ TEST_P(Incremental, ObserversErrorComesOut) {
   EXPECT_EQ(kv.length(), 0);
 }
 
-// One pass computes the branches of a tree, which are longer than the attention windows of 4 and 9 tokens. The logits
-// of each branch are bit-identical to those of the same tokens as a chain.
+// One pass computes all branches of a tree. The branches are longer than the attention windows of 4 and 9 tokens. The
+// logits of each branch must be bit-identical to those of the same tokens as a chain.
 TEST_P(Incremental, BranchesEqualTheirChains) {
   // Two chains from a common root: 0, 1 3 5 … and 2 4 6 ….
   const std::vector<int32_t> nodes(ids.begin() + 60, ids.begin() + 75);
@@ -226,7 +226,7 @@ INSTANTIATE_TEST_SUITE_P(Int8Models, Incremental,
                          name_of);
 
 // Tests a decoder with int8 matrices, tied embeddings, and other tensors in fp32 or bf16. Its logits must be close to
-// those of the unquantised decoder, and a row must have the same bits whichever rows are in the same pass.
+// those of the unquantised decoder. A row must have the same bits, whatever other rows the pass has.
 TEST(Int8Decoder, IsCloseToTheWideOneAndItsRowsStandAlone) {
   for (const auto side : {at::kFloat, at::kBFloat16}) {
     DecoderConfig c = config_like("llama");
@@ -304,8 +304,8 @@ TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
   const at::Tensor from_states =
       at::linear(kernels::rms_norm(last, decoder.weights.norm, c.rms_norm_eps), decoder.weights.lm_head);
   EXPECT_LT((from_states - expected).abs().max().item<double>(), 1e-4);
-  // A copy of the first `length` tokens of a cache must have their tokens and their scaling. The copy and the original
-  // continue correctly below and above the border.
+  // prefix(length) must copy the first `length` tokens of a cache and the cache's rope scaling. The copy and the
+  // original must continue correctly below and above the border.
   for (const int64_t length : {0, 20, 30}) {
     KvCache copy = third.prefix(length);
     EXPECT_TRUE(at::equal(run(copy, static_cast<size_t>(length), 8, 8), alone.narrow(0, length, 8))) << length;

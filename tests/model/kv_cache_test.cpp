@@ -47,7 +47,8 @@ TEST(KvCacheTest, GrowsKeepsAndCounts) {
     EXPECT_THROW(kv.keep(200, wrong), Error);
 }
 
-// A cache and its expected content: a text, and one value per token that depends on this token and all before it.
+// A cache and its expected content: a text, and one value per token that depends on this token and all tokens before
+// it.
 struct Checked {
   KvCache cache;
   uint64_t tenant;

@@ -47,7 +47,7 @@ class Turns {
   }
 
  private:
-  // Gives `own` to all ranks and returns what each rank gave. The caller is the rank whose turn it is.
+  // Passes `own` to all ranks and returns the tensors of all ranks. Must be called by the rank whose turn it is.
   std::vector<at::Tensor> exchange(int rank, const at::Tensor& own) {
     given_[static_cast<size_t>(rank)] = own.clone();
     std::unique_lock lock(turn_, std::adopt_lock);

@@ -170,7 +170,7 @@ TEST_F(ModelArgument, PackageThatNamesItsTarget) {
   o.target = directory;
   o.draft.clear();
   EXPECT_EQ(load_pair(o).binding, BindingState::kBound);
-  // Replaces the cached model, so that the name of the target means another model.
+  // Replaces the cached model, so that the target's name at the hub refers to another model.
   const fs::path snapshot = repository() / "snapshots" / "0123abcd";
   fs::remove_all(snapshot);
   fs::copy(draft, snapshot, fs::copy_options::recursive);

@@ -56,7 +56,7 @@ struct Notes {
   }
 };
 
-// Receives the error of a watch that finds a rank lost. Without it, the watch would end the process.
+// Receives the error of a watch that finds a rank lost. Without this object, the watch would end the process.
 struct Report {
   std::mutex lock;
   std::condition_variable changed;

@@ -154,7 +154,8 @@ def shapes(config):
 
 
 def dequantised(folder, setting, matrices):
-    """Loads a checkpoint with transformers and returns its quantised matrices with the values that it computes with."""
+    """Loads a checkpoint with transformers. Returns its quantised matrices, dequantised to the values that transformers
+    computes with."""
     method = setting["quant_method"]
     options = {key: value for key, value in setting.items() if key != "quant_method"}
     if method == "fp8":

@@ -32,7 +32,7 @@ TEST_P(Quantised, WeightsAreTheUnpackedOnes) {
   }
 }
 
-// Matrices that stay quantised must dequantise to the same numbers. Those with groups of 8 inputs cannot stay
+// Matrices that stay quantised must dequantise to the same numbers. Matrices with groups of 8 inputs cannot stay
 // quantised.
 TEST_P(Quantised, MatricesThatStaySoStandForTheUnpackedWeights) {
   const auto golden = load_golden("quantised/" + GetParam() + ".safetensors");
@@ -159,7 +159,7 @@ TEST(QuantisedErrors, ShapesThatDisagree) {
     EXPECT_SAYS(wrong("fp8_block", "weight_scale_inv", shape), "weight_scale_inv has shape");
 }
 
-// The number of rows of the scales gives the number of inputs that share a scale; config.json must agree with it.
+// The number of rows of the scales determines how many inputs share a scale. config.json must agree with this number.
 TEST(QuantisedErrors, GroupsComeFromTheScales) {
   const auto with = [](const std::string& name, const Json& settings) {
     return error_of(name, [&](Bent& b) {
@@ -204,7 +204,8 @@ TEST(QuantisedErrors, GroupsOfTheScalesGiveTheSameWeights) {
   }
 }
 
-// GPTQModel 5 has the format of zero points in `format` only. In the wrong format every zero point would be off by one.
+// GPTQModel 5 stores the format of zero points in `format` only. Read in the wrong format, every zero point would be
+// off by one.
 TEST(QuantisedErrors, TheFormatOfZeroPointsUnderItsOtherName) {
   Bent bent(quantised_path("gptq_act_order"));
   ASSERT_EQ(bent.config["quantization_config"]["checkpoint_format"], "gptq_v2");

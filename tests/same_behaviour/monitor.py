@@ -105,7 +105,7 @@ def observe_monitor(o):
     fingerprint = lambda result, model: result["inputs"][model]["fingerprint"]["id"][:12]
     report = json.loads((o.scratch / "gate/report.json").read_text())
     draft, target = fingerprint(report, "draft"), fingerprint(report, "target")
-    # The sources are the records of an earlier `serve` and the /metrics page that it served.
+    # Uses as sources the records that the earlier `serve` wrote and the /metrics page that it served.
     package = f"store/packages/sha256-{o.package['first']}"
     o.run_json(
         "monitor-served",
@@ -166,7 +166,7 @@ def observe_monitor(o):
     write_records(o.scratch / "records.jsonl", o, 200, 0.3, 2, draft, target, "code")
     (o.scratch / "records.jsonl").open("a").write("not a record\n{}\n")
     acting = "--confirm alarm --redistil 'echo redistilled' --min-fresh 0 --on-drift 'echo drifted > drifted.txt'"
-    # History and transitions are sorted by the second, so the next check must be in a later one.
+    # History and transitions are sorted by the second, so the next check must happen in a later second.
     next_second()
     with pages(o) as url:
         (o.scratch / "hook").write_text(f"{url}/hook\n")

@@ -9,8 +9,8 @@ from same_behaviour.rules import JSON_RULES, TEXT_RULES
 
 
 class Normaliser:
-    """Applies the rules, and replaces texts that it learns during the run: the scratch folder, ports and digests of
-    packages."""
+    """Applies the rules of rules.py. Also replaces texts that it is taught during the run: the scratch folder, ports
+    and digests of packages."""
 
     def __init__(self, scratch, build, version):
         self.began = time.time() - 2

@@ -1,4 +1,4 @@
-"""Runs a server and keeps everything that can be observed of its replies."""
+"""Runs a server and stores everything that can be observed of its replies."""
 
 import http.client
 import json
@@ -37,7 +37,7 @@ class Server:
             time.sleep(0.05)
 
     def wait_until_idle(self, headers):
-        """Waits until no request is running: the engine may count the last step of a request after its reply was
+        """Waits until no request is running. The engine may count the last step of a request only after its reply was
         sent."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -130,8 +130,8 @@ VARYING = re.compile(
 
 
 def metrics_that_count(page):
-    """Keeps the order of metric families and sorts the samples of each, because they come from a hash table in random
-    order."""
+    """Keeps the order of metric families, and sorts the samples within each family, because samples come from a hash
+    table in random order."""
     lines, family = [], 0
     for line in page.splitlines():
         match = None if line.startswith("#") else re.match(r"(\S+?)(\{.*\})? (\S+)$", line)

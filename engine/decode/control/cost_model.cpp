@@ -17,8 +17,8 @@ constexpr double kCellStep = 0.003;  // added per pass, because a cell's cost ma
 // Added to the variance of estimates from the curve of all batch sizes, because contexts and sampling differ between
 // batch sizes.
 constexpr double kBatchesDiffer = 0.25;
-// Factor of the variance between two cells, where the curve is interpolated. It multiplies the product of the distances
-// to both neighbours, in logarithms of rows.
+// Factor of the variance of an estimate that is interpolated between two measured cells. The variance is this factor
+// times the product of the distances to both cells, in logarithms of rows.
 constexpr double kBetweenCells = 4;
 // Replaces kBetweenCells if only one cell was measured, because the slope of the curve is then unknown.
 constexpr double kOneCell = 50;

@@ -55,8 +55,8 @@ class CostModel {
   bool ready(bool drafting = true) const;
   static constexpr int64_t kRefresh = 256;
   // is_stale() returns whether a pass with `rows` rows per sequence was measured less than twice, or not within the
-  // last `refresh` passes of this batch size. should_measure() returns whether it is stale and this step should measure
-  // it; within one step, equal arguments give the same result for every sequence.
+  // last `refresh` passes of this batch size. should_measure() returns whether this is so and this step should have
+  // such a pass. Within one step, equal arguments give the same result for every sequence.
   bool is_stale(int batch, int rows, int64_t refresh = kRefresh) const;
   bool should_measure(int batch, int rows, int64_t refresh = kRefresh) const;
 

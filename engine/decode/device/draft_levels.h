@@ -62,7 +62,7 @@ class DraftLevels {
   void plan(const Slots& slots);
   const std::vector<Level>& levels() const { return levels_; }
   int64_t num_rows() const { return num_rows_; }  // number of rows with logits in all levels
-  // Sets q_row of each drafted node to the row that it is drawn from, or to −1 if its text is greedy.
+  // Sets q_row of each drafted node to the row that the node's token is drawn from, or to −1 for greedy sampling.
   void set_rows(const Slots& slots, std::span<kernels::VerifyNode> nodes) const;
   // describe_passes() adds the passes to the upload. Call describe_draws() next: it adds the drawing after each pass. A
   // drawn token is also written into the upload at the offset id_place(slot, node), where the target reads it. The

@@ -68,7 +68,7 @@ DraftPtr make_draft(std::shared_ptr<const model::EagleHead> head);
 // Returns null if `draft` is null.
 std::unique_ptr<CausalModel> make_draft_runner(const DraftPtr& draft, CausalModel& target, int64_t cache_bytes = 0);
 
-// The properties of a draft before its weights are loaded.
+// The properties of a draft that are known before its weights are loaded.
 struct DraftConfig {
   model::DecoderConfig config;            // see Draft::config()
   std::optional<model::HeadMemory> head;  // see Draft::head_memory()

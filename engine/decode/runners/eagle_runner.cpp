@@ -175,7 +175,8 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
       first_result.push_back(num_results);
       num_results += depth == 0 ? 1 : reader.shape->size(depth - 1);
     }
-    // Finds, for each row, the result row of its parent in the previous pass, whose fed-back state it reads.
+    // For each row, finds the result row of its parent in the previous pass. The row reads the state that this result
+    // row fed back.
     void follow(std::span<const Reader> readers, int depth, const HeadPass* pass_before) {
       before = pass_before;
       if (!before) return;

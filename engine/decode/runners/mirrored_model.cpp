@@ -214,7 +214,7 @@ class MirroredTarget final : public MirroredModel, public RoundTarget {
   std::shared_ptr<RoundRunner> rounds_;
 };
 
-// The extensions of a received call, with the memory of their tokens and parents.
+// The extensions of a received call. Owns the memory of their tokens and parents.
 struct ToldExtensions {
   explicit ToldExtensions(CallReader& call) {
     const int64_t count = call.next();

@@ -28,7 +28,7 @@ class Constraint {
   virtual ~Constraint() = default;
   // Sets bit id % 32 of word id / 32 for every id that may follow; writes all words. Writes only if it returns kReady.
   virtual MaskState allowed(std::span<uint32_t> bits) = 0;
-  // Starts to compute the mask of this position, if another thread computes masks, and does not wait for it.
+  // If another thread computes masks, starts to compute the mask of this position and returns without waiting for it.
   virtual MaskState prepare() { return MaskState::kReady; }
   virtual void push(int32_t token) = 0;
   virtual void pop(int64_t count) = 0;
@@ -70,8 +70,8 @@ struct MasksSpent : Error {
 // answer, not the prompt. Temperature, top-k, top-p and min-p follow (sampler.h).
 class LogitsProcessorState {
  public:
-  // `rules` must outlive this object. apply() takes time linear in the number of distinct tokens so far, and in V under
-  // a grammar.
+  // `rules` must outlive this object. apply() takes time linear in the number of distinct tokens so far; with a
+  // grammar, also linear in V.
   LogitsProcessorState(const LogitsProcessors& rules, std::span<const int32_t> prompt);
 
   // kNoTokenLeft: all logits are −inf. kLate and kSpent: see MaskState; the logits are then unchanged.

@@ -44,8 +44,8 @@ static inline int64_t pack_row_bytes(const S* type, int64_t k) {
   return k / kPackGroup * pack_group_bytes(type, kPackGroup, 1) +
          (k % kPackGroup != 0 ? pack_group_bytes(type, k % kPackGroup, 1) : 0);
 }
-// Packs and unpacks outputs [begin, end) of a row-major matrix [n, k]. begin must be a multiple of kPackOutputs, and so
-// must end unless it is n.
+// Packs and unpacks outputs [begin, end) of a row-major matrix [n, k]. begin must be a multiple of kPackOutputs; end
+// must be such a multiple or n.
 template <class T>
 void pack(const T* w, int64_t k, int64_t n, int64_t begin, int64_t end, Packed<T>* out);
 template <class T>

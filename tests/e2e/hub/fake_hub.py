@@ -69,7 +69,8 @@ class FakeHub:
         self.before_commit = []  # for the next commits: called before they are processed
 
     def listen(self, name, certificate=None):
-        """Opens one more port of this name; with (certificate, key) files it speaks TLS. Returns its URL."""
+        """Opens one more port of this name. With `certificate`, a pair of files (certificate, key), the port speaks
+        TLS. Returns its URL."""
         hub = self
 
         class Handler(BaseHTTPRequestHandler):

@@ -254,7 +254,7 @@ def check_token():
 
 
 def check_tls():
-    """A mirror with its own certificate gets the token, and its redirect to a URL without TLS is refused."""
+    """A mirror with its own certificate must get the token; its redirect to a URL without TLS must be refused."""
     openssl = shutil.which("openssl")
     if not openssl:
         return print("not tested: no openssl to make a certificate with")

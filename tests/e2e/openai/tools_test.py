@@ -1,5 +1,6 @@
-"""Calls functions through the real server with the OpenAI Python client: calls that the model makes by itself, streamed
-and not, in the formats of four model families; forced calls; a history with calls; reasoning; and recorded traffic."""
+"""Calls functions through the real server with the OpenAI Python client. Covers calls that the model makes by itself,
+streamed and not, in the formats of four model families. Also covers forced calls, a history that contains calls,
+reasoning, and recorded traffic."""
 
 import json
 import sys
