@@ -134,7 +134,7 @@ std::string announce(const Store& store, const Launch& launch) {
   return name;
 }
 
-// Waits until every rank has announced itself. From then on the watch expects the rank's heartbeat.
+// Waits until every rank has announced itself. After a rank has announced itself, the watch expects its heartbeat.
 void meet_all(const Store& store, const Launch& launch, double join_seconds, LongWait& wait, RankWatch& watch) {
   const double begin = wait.seconds();
   for (int rank = 0; rank < launch.ranks;) {

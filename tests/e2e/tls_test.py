@@ -199,7 +199,8 @@ def check_reload(server, certificate, key, keys):
 
 
 def check_hangups():
-    """Checks that SIGHUP does not end a server that has no files to reload, even while it loads, but ends distill."""
+    """Checks SIGHUP. It must not end a server without files to reload, even while the server loads. It must end
+    distill."""
     server = Server("--max-batch", 2)
     server.wait_for("memory:")
     server.process.send_signal(signal.SIGHUP)

@@ -1,4 +1,4 @@
-// Tests the properties of an incremental forward pass that speculative decoding relies on.
+// Tests those properties of forward passes over cached sequences that speculative decoding relies on.
 #include "engine/forward/forward.h"
 
 #include <ATen/Parallel.h>
@@ -45,7 +45,7 @@ class Incremental : public ::testing::TestWithParam<std::tuple<at::ScalarType, c
               tolerance * expected.abs().max().item<double>());
   }
   Decoder decoder;
-  at::ScalarType dtype;  // of everything but int8 matrices
+  at::ScalarType dtype;  // dtype of all tensors except int8 matrices
   // The allowed difference from the reference, relative to the largest logit. Products with int8 weights round their
   // inputs to 2^-15 of the largest input of a group.
   const double tolerance = std::get<0>(GetParam()) == at::kChar ? 1e-3 : dtype == at::kFloat ? 1e-5 : 4e-2;

@@ -1,4 +1,5 @@
-// Tests that ranks which divide a decoder among them give the same results as one process.
+// Tests that several ranks, each with a share of a decoder, give the same results as one process with the whole
+// decoder.
 #include "engine/config/shard.h"
 
 #include <ATen/ATen.h>

@@ -47,7 +47,7 @@ struct ControllerOptions {
   // levels to draft, and one target pass verifies all nodes of these levels.
   std::vector<int> tree = {};
   bool free_draft = false;          // drafting costs nothing: c = 0 (suffix_drafter.h)
-  double assumed_draft_cost = 0.1;  // c if CostModel is null; v is then 1 (choose())
+  double assumed_draft_cost = 0.1;  // if CostModel is null: seconds of a draft pass / of a plain target pass
 };
 
 ControllerOptions controller_options(const SpeculationOptions& options);

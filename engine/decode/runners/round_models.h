@@ -25,8 +25,8 @@ class RoundTarget {
   virtual const model::Decoder& decoder() const = 0;
   virtual model::KvCache& cache(SequenceId sequence) = 0;
   virtual const model::BlockPool& pool() const = 0;
-  // Returns the CUDA graphs of decoder(), which are created at the first call, or null if our own kernels do not
-  // support its passes.
+  // Returns the CUDA graphs of decoder(); the first call creates them. Returns null if our own kernels do not support
+  // the decoder's passes.
   virtual model::PassGraphs* graphs() = 0;
   // Reserves room in the caches for a pass over these extensions.
   virtual void reserve(std::span<const Extension> extensions) = 0;

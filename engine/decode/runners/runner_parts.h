@@ -17,8 +17,7 @@ namespace specdec::decode {
 void set_tree(std::span<const int32_t> parents, model::SequencePart& part);
 
 // Throws CacheFull, before anything is written, if the pass may need more blocks than are available. `anew`: the pass
-// may recompute whole texts. A block at the end of several sequences' tables, which they share, is counted once per
-// sequence.
+// may recompute whole texts. A last block that several of the sequences share is counted once per sequence.
 void check_capacity(std::span<const model::SequencePart> parts, const model::BlockPool& pool, bool anew);
 
 // Adds one sequence's rows to a draft pass of a round (RoundDraft::make_pass()). `cache` is the sequence's cache; its
