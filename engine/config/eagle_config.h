@@ -35,7 +35,7 @@ struct EagleConfig {
 };
 
 // Returns the configuration of a new head for this target: one layer with the target's widths and rope, and the default
-// taps. If the target has 4 to 6 layers, the three default taps would not be different, so the configuration names
+// taps. If the target has 4 to 6 layers, the three default taps would not all differ, so the configuration names
 // other taps. Throws Error(kUsage) for fewer than 4 layers.
 EagleConfig eagle_config_for(const DecoderConfig& target);
 

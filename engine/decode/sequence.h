@@ -98,9 +98,9 @@ class Sequence {
   SequenceId target_id_ = -1, draft_id_ = -1, shadow_id_ = -1;
   bool draft_failed_ = false;
   int draft_rest_ = 0;  // number of steps to go without the draft, whose caches were full
-  // The draft of a step whose target pass threw. The next step must verify these same tokens. Drawing new tokens
-  // depending on these (for example, because too few of them fitted into the cache) would change the distribution of
-  // the text.
+  // The draft of a step whose target pass threw. The next step must verify these same tokens. Replacing them
+  // for a reason that depends on them (for example, because too few of them fitted into the cache) would change the
+  // distribution of the text.
   std::optional<DraftTokens> held_;
   StepOutcome outcome_;
   bool scores_prompt_;

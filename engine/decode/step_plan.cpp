@@ -69,7 +69,7 @@ void Stepper::draft_from_text(SequenceStep& step, int batch) {
   s.rules_->prepare();
 }
 
-// Chooses how deep to draft for every sequence. Sequences with the same draft share one decision.
+// Chooses how deep to draft for every sequence. Decides for all sequences with the same draft together.
 void Stepper::choose_depths() {
   Buffers& b = *buffers_;
   const std::span<SequenceStep> steps = b.used();

@@ -114,7 +114,7 @@ struct RankWatch::State {
     const std::vector<bool> here = joined();
     std::vector<std::pair<int, int64_t>> seen;
     for (int r = 0; r < options.ranks; ++r) {
-      // A value that changes at every call counts as a heartbeat. −count serves as such for ranks that need not be
+      // A value that changes at every call counts as a heartbeat, so −count is used for ranks that need not be
       // watched: this rank itself, ranks that have not joined or have left, and, unless this is rank 0, all ranks but
       // rank 0.
       int64_t beat = -count;

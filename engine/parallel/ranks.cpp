@@ -206,8 +206,8 @@ struct Ranks::Group {
   const Clock& clock;
   Store server, store;               // `store` is `server` with a key prefix; the watch connects separately
   Backend control;                   // for collectives between CPUs
-  Backend data;                      // a team (Ranks::team()) uses the watch of all ranks
-  std::shared_ptr<RankWatch> watch;  // a team shares the watch of all ranks
+  Backend data;                      // for collectives between the devices
+  std::shared_ptr<RankWatch> watch;  // a team (Ranks::team()) uses the watch of all ranks
   std::unique_ptr<Ranks> team;
   bool failed = false;
 

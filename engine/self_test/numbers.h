@@ -39,8 +39,8 @@ inline Values random_values(CudaDtype dtype, size_t n, uint64_t stream, double r
   return out;
 }
 
-// Returns the bits of a number in this type. For fp16 it searches all numbers instead of converting, to be independent
-// of the code under test.
+// Returns the bits of a number in this type. For fp16 it finds the bits by bisection, to be independent of the code
+// under test.
 inline uint32_t bits_of(CudaDtype dtype, double value) {
   if (std::isnan(value)) return dtype == CudaDtype::kFloat ? 0xFFFFFFFFu : 0xFFFFu;
   const auto wide = std::bit_cast<uint32_t>(static_cast<float>(value));

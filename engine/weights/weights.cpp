@@ -177,7 +177,7 @@ class StoredParameters final : public ParameterSource {
     shape[0] = p.stored_rows;
     return shape;
   }
-  // Returns whether the stored tensor that contains p is quantised. If so, sets quantised_ to it.
+  // Returns whether the stored tensor that contains p is quantised. If so, sets quantised_ to that tensor.
   bool is_quantised(const Parameter& p) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while reading weights");
     if (p.stored != quantised_name_) {

@@ -83,7 +83,7 @@ def phase(out):
 def check_left(out, text):
     """Checks what readers of a run may rely on at any time: the newest checkpoints are complete, and a result has its
     draft."""
-    # Of the checkpoints before the newest three, some files may have been removed already.
+    # Some files of checkpoints older than the newest three may have been removed already.
     for checkpoint in sorted((out / "checkpoints").glob("step-????????"))[-3:]:
         state = json.loads((checkpoint / "state.json").read_text())
         whole = all(sha256(checkpoint / name) == sha for name, sha in state["files"].items())

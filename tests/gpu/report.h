@@ -9,10 +9,12 @@
 namespace specdec::gpu {
 
 // Starts the report of this process. From now on each test is added to the report when the test ends.
-// SPECDEC_GPU_REPORT names the file; without it, nothing is written. `device` describes where the tests run. The file
-// has
+// SPECDEC_GPU_REPORT names the file; without it, nothing is written. `device` describes where the tests run. The form
+// of the file is:
 //   {device, tests: [{name, passed, seconds, failures}], running: the name of the test that runs, or null,
-//    figures: {group: {name: figure}}}. Call it once, between InitGoogleTest() and RUN_ALL_TESTS().
+//    figures: {group: {name: figure}}}
+//
+// Call start_report() once, between InitGoogleTest() and RUN_ALL_TESTS().
 void start_report(Json device);
 
 // Adds a measured figure to the report. `group` says what was measured, `name` under which conditions.

@@ -14,7 +14,7 @@ namespace specdec::decode {
 // changed. Not thread-safe.
 class OverlapMean {
  public:
-  // `weight`: the number of observations that the prior, which applies to every position, counts as.
+  // `prior` is assumed for every position and counts as `weight` observations.
   explicit OverlapMean(double prior = 0.7, double weight = kAssumed);
   void add(std::span<const double> overlaps);      // overlaps of one step, by reached position
   double value() const { return sum_ / weight_; }  // mean over all positions

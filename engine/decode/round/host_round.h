@@ -53,8 +53,8 @@ class HostRound final : public RoundRunner {
 
   void begin(std::span<const RoundSlot> slots, std::span<RoundOutcome> outcomes);
   void take_given(Part& part);
-  // Implemented in host_round.cpp. Draft level by level; a level is one pass of one draft over all sequences that use
-  // it.
+  // Implemented in host_round.cpp. These functions draft level by level. A level is one pass of one draft over all
+  // sequences with this draft.
   void draft_with(CausalModel& draft, RoundSeconds& seconds);
   void add_feed(Part& part);
   bool draft_pass(std::span<const size_t> active);

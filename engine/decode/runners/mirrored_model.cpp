@@ -89,7 +89,7 @@ class MirroredModel : public ForwardingModel, public TapSource {
       return opened;
     });
   }
-  // Does not throw if a rank is gone, because destructors call it. The next other call throws.
+  // Does not throw if a rank is gone, because destructors call it. The next call of another function throws.
   void close(SequenceId sequence) override {
     own_->close(sequence);
     if (others_.lost()) return;
