@@ -51,12 +51,14 @@ struct MemoryRequest {
 // for needs that the plan does not count: modules and workspaces of CUDA's libraries, and fragmentation.
 int64_t plannable_bytes(int64_t free_bytes, int64_t total_bytes);
 MemoryPlan plan_memory(const MemoryRequest& request);
-// fit_memory() fits a plan to the available memory. If the request does not fit, it tries the following in this order.
-// The caches shrink, at most to a quarter of the request and never below one sequence of full length; sequences are
-// then preempted when the caches are full. If `narrow_draft` is set, the draft's weights become int8. The draft is left
-// out. If even that does not fit, the plan is returned as requested, and check_memory() throws. cache_bytes, if not 0,
-// is the size of both models' caches together and replaces sequences × tokens. Throws Error(kUsage) if cache_bytes is
-// too small for one sequence. `available` replaces the device's available bytes.
+// fit_memory() fits a plan to the available memory. If the request does not fit, it tries in this order:
+//   1. smaller caches, of at least a quarter of the request and one sequence of full length. Sequences are preempted
+//      while the caches are full.
+//   2. if `narrow_draft` is set, int8 weights for the draft, and smaller caches if needed
+//   3. no draft, and smaller caches if needed
+// If even that does not fit, the plan is returned as requested, and check_memory() throws. cache_bytes, if not 0, is
+// the size of both models' caches together and replaces sequences × tokens. Throws Error(kUsage) if cache_bytes is too
+// small for one sequence. `available` replaces the device's available bytes.
 struct FittedMemory {
   MemoryPlan plan;
   bool draft = false;

@@ -1,4 +1,4 @@
-// Tests steps whose texts are prefilled in pieces, or closed and prefilled again, and steps with full caches.
+// Tests steps with full caches, and steps of sequences that are prefilled in pieces, or closed and prefilled again.
 #include <gtest/gtest.h>
 
 #include <memory>

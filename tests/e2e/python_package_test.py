@@ -1,6 +1,6 @@
 """Checks the Python package. It must find the program, and its functions must pass their arguments on as flags. Every
-object that the program prints must fit docs/results.json and its dataclass. Verdicts must be results, and failures must
-be exceptions. mypy must accept the package."""
+object that the program prints must fit docs/results.json and its dataclass. A verdict must be returned as a result, and
+a failure raised as an exception. mypy must accept the package."""
 
 import importlib
 import json

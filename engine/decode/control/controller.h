@@ -38,7 +38,8 @@ struct ControllerOptions {
   double prior_overlap = 0.7;  // if `seen` is null: the overlap assumed at first for every position
   double prior_weight = 8.0;   // weight of prior_overlap, in observations
   double seen_weight = 60.0;   // weight of `seen`, in observations of the request itself
-  // Plain steps before the first probe, if other requests have tried the draft already; −1: a whole probe interval.
+  // Number of plain steps before the first probe, if other requests have tried the draft already. −1: a whole probe
+  // interval.
   int plain_owed = -1;
   // Ranges [batch_lo, batch_hi, k] in ascending order: the K to use for each batch size until costs are measured. The
   // last range also applies to larger batches.

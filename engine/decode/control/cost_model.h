@@ -101,9 +101,9 @@ class CostModel {
     double noise = 0.02;                    // recent variance of the logarithm of a sample
     bool plain = false, verifying = false;  // whether a plain and a verifying pass were measured
   };
-  // Whether the cap of Curve::at() applies. A sample is compared with an estimate without the cap. Otherwise, if a pass
-  // really takes longer than a pass of more rows, each sample would exceed the capped estimate and raise the cell's
-  // cost further.
+  // Whether the cap of Curve::at() applies. A sample is compared with an estimate without the cap. Some passes really
+  // take longer than a pass of more rows: each sample of such a pass would exceed a capped estimate and raise the
+  // cell's cost further.
   enum class Cap { kNo, kYes };
   Estimate estimate(int batch, double rows, Cap cap = Cap::kYes) const;
   int draft_basis(int batch) const;
