@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """aarch64.py BUILD: tests the build of the preset `aarch64` (`make build PRESET=aarch64`) on this machine.
 
-Runs its quick GoogleTests under qemu. Then installs it to BUILD/tree and checks that every binary is for aarch64, that
-the program starts with the libraries of the tree, and that the bill of materials names packages for arm64. Tests that
-make no sense under emulation are printed with the reason, in lines that tests/nightly.py counts as not tested.
+Runs the quick GoogleTests of that build under qemu. Then installs the build to BUILD/tree and checks that every binary
+is for aarch64, that the program starts with the libraries of the tree, and that the bill of materials names packages
+for arm64. Tests that make no sense under emulation are printed with the reason, in lines that tests/nightly.py counts
+as not tested.
 
 Exits with 1 if something failed."""
 
@@ -15,7 +16,7 @@ import subprocess
 import sys
 
 JOBS = os.environ.get("JOBS") or str(os.cpu_count() or 1)
-# CTest entries that are not run, with the reason.
+# CTest entries that this script does not run, with the reason.
 LEFT_OUT = {
     "architecture_test": "it reads sources",
     "format": "it reads sources",
@@ -67,7 +68,8 @@ def test_tree(build):
                 foreign.append(path)
     good = check(not foreign, f"the program and its {len(os.listdir(libraries))} files are for aarch64 {foreign or ''}")
 
-    # The C and C++ libraries come from the sysroot for aarch64, all others from the installed tree.
+    # The emulated programs load the C and C++ libraries from the sysroot for aarch64, and all other libraries from the
+    # installed tree.
     emulator = ["qemu-aarch64-static", "-L", os.environ["SPECDEC_SYSROOT_AARCH64"]]
     done = subprocess.run(
         [*emulator, "-E", "LD_TRACE_LOADED_OBJECTS=1", program], capture_output=True, text=True, timeout=60

@@ -184,8 +184,8 @@ def fetch_mlflow(log):
 
 
 def quantised_peers(log):
-    """Writes quantised checkpoints and the weights that transformers computes from them, for parity_test. Returns their
-    folder and the exit code."""
+    """Writes quantised checkpoints, and the weights that transformers computes from them, as input of parity_test.
+    Returns the folder with both, and the exit code."""
     folder = os.path.join(ROOT, "build", "quantised-peers")
     shutil.rmtree(folder, ignore_errors=True)
     seed = os.environ.get("SPECDEC_QUANTISED_SEED") or str(secrets.randbelow(1 << 32))
@@ -204,8 +204,8 @@ def engines_folder():
 
 
 def fetch_engines(log):
-    """Unpacks the engines' wheels without their compiled parts, and installs the packages that they import under deps/.
-    Uses the torch of this Python instead of fetching another one."""
+    """Unpacks the engines' wheels without their compiled parts, and installs the packages that these import under
+    deps/. Uses the torch of this Python instead of fetching another one."""
     folder = engines_folder()
     if os.path.exists(os.path.join(folder, ".complete")):
         return 0

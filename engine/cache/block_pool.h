@@ -37,8 +37,9 @@ class BlockPool {
   int64_t held() const { return num_blocks() - static_cast<int64_t>(free_.size()) - num_kept_; }
   int64_t kept() const { return num_kept_; }  // number of published blocks that no sequence holds
 
-  // Returns a block with one holder and undefined content: a free block or, if there is none, the least recently
-  // released one of the published blocks without holders. Throws Error(kDevice) if all blocks are held.
+  // Returns a block whose only holder is the caller and whose content is undefined. Takes a free block. If there is
+  // none, takes the published block without holders that was released longest ago. Throws Error(kDevice) if all blocks
+  // are held.
   int32_t take();
   void hold(int32_t block);
   // Removes a holder. A published block without holders stays in the prefix cache until take() reuses it, least
@@ -49,11 +50,10 @@ class BlockPool {
   // Finds the published block with this key and these tokens, and adds a holder. Returns the block, or −1 if there is
   // none.
   int32_t adopt(const PrefixKey& key, std::span<const int32_t> tokens);
-  // Returns the length, in tokens, of the longest prefix of `tokens` that this tenant's published blocks hold under
-  // this rope scaling.
+  // Returns how many tokens at the beginning of `tokens` are in this tenant's published blocks under this rope scaling.
   int64_t find(uint64_t tenant, int64_t rope_rescale, std::span<const int32_t> tokens) const;
   // Publishes a full block, so that adopt() finds it by its kTokens tokens. If an equal block is already published,
-  // releases `block` and holds the other one instead. Returns the block to use from now on.
+  // releases `block` and holds the published block instead. Returns the block to use from now on.
   int32_t publish(int32_t block, const PrefixKey& key, std::span<const int32_t> tokens);
   void unpublish(int32_t block);                                         // call before writing to the block
   uint64_t serial(int32_t block) const { return index_.serial(block); }  // 0: the block is not published
@@ -62,10 +62,10 @@ class BlockPool {
   void* address(int32_t block) const { return at(block).address; }
   // Writes rows [T, G, D] of one layer's keys (side 0) or values (side 1) from `slot` on, where T <= kTokens - slot.
   void write(int32_t block, int64_t slot, int64_t layer, int64_t side, const at::Tensor& rows);
-  // Copies `count` slots of all layers to another block. Within one block, the two ranges must not overlap.
+  // Copies `count` slots of all layers to another block, or within one block if the two ranges do not overlap.
   void copy(int32_t from, int64_t from_slot, int32_t to, int64_t to_slot, int64_t count);
-  // Copies single slots of all layers, one after the other. Within the sequence, the source and the target slots are
-  // both in ascending order, and no slot moves to a later position.
+  // A copy of one slot of all layers. The moves of a list are carried out in order. Within the sequence, the source and
+  // the target slots are both in ascending order, and no slot moves to a later position.
   struct Move {
     int32_t from, to;  // blocks
     int32_t from_slot, to_slot;

@@ -59,9 +59,9 @@ class KvCache {
   // Publishes the full blocks of the cache, so that adopt() of other caches finds them. Must be called between passes.
   void publish();
 
-  // For texts whose rope scaling depends on their length (rope.h): rope_rescale() is the scaling of the cached content.
-  // record() stores the tokens at [length, length + T), so that the content can be recomputed. If `positions` is empty,
-  // each position equals its slot.
+  // Only needed if the rope scaling depends on the length of the text (rope.h). rope_rescale() is the scaling of the
+  // cached content. record() stores the tokens at [length, length + T), so that the content can be recomputed. If
+  // `positions` is empty, each position equals its slot.
   int64_t rope_rescale() const { return rope_rescale_; }
   void set_rope_rescale(int64_t rope_rescale);  // throws Error(kInternal) unless the cache is empty or has this scaling
   bool records() const { return tenant_.has_value(); }
@@ -74,8 +74,8 @@ class KvCache {
  private:
   PrefixKey key_of(int64_t block) const;   // `block` is an index into the table
   void set(int64_t index, int32_t block);  // index <= table_.size()
-  // Makes a block of the table writable and keeps its first `num_slots` slots: a shared block is replaced by a copy of
-  // these slots, and a published one is unpublished.
+  // Makes a block of the table writable and keeps its first `num_slots` slots. If the block is shared, replaces it by a
+  // copy of these slots. If it is published, unpublishes it.
   void own(int64_t index, int64_t num_slots);
   std::shared_ptr<BlockPool> pool_;
   std::vector<int32_t> table_;

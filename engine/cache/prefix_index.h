@@ -24,8 +24,8 @@ class PrefixIndex {
   // Returns the block with this key and these tokens, or −1. Key and tokens are compared as well as the hash, so a hash
   // collision never gives a wrong block.
   int32_t find(const PrefixKey& key, std::span<const int32_t> tokens) const;
-  // Adds a block; `tokens` must be a whole block. If another block has the same hash, that block stays in the index and
-  // this one is not added.
+  // Adds a block; `tokens` must be a whole block. If another block has the same hash, does nothing, so the other block
+  // stays in the index.
   void insert(int32_t block, const PrefixKey& key, std::span<const int32_t> tokens);
   void erase(int32_t block);  // does nothing if the block is not in the index
   // Returns a number that identifies the block's content together with all preceding blocks, or 0 if the block is not

@@ -34,15 +34,16 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-// Describes how a checkpoint stores quantised matrices (formats: quantised_reader.h). They are dequantised while
-// loading, except where weights.h keeps them (kAsStored).
+// Describes how a checkpoint stores quantised matrices (formats: quantised_reader.h). Loading dequantises the matrices,
+// except where weights.h keeps them quantised (kAsStored).
 struct Quantisation {
   enum class Method { kNone, kFp8, kGptq, kAwq };
   Method method = Method::kNone;
   int64_t bits = 4;        // gptq: 4 or 8; awq: 4
   int64_t group_size = 0;  // number of inputs that share a scale; 0: all inputs
-  // False if config.json has no group_size, or sets another one for some matrices. If the scales of a matrix then do
-  // not fit group_size, its inputs are divided into equal groups, one per row of scales.
+  // Whether the scales of every matrix must fit group_size. False if config.json has no group_size, or sets another
+  // group size for some matrices. If the scales of a matrix then do not fit, its inputs are divided into equal groups,
+  // one per row of scales.
   bool group_size_binds = true;
   int64_t zero_offset = 0;                        // gptq: added to a stored zero point
   int64_t block_rows = 128, block_columns = 128;  // fp8 with one scale per block
@@ -84,11 +85,11 @@ struct DecoderConfig {
   int64_t num_experts = 0, experts_per_token = 0, expert_intermediate_size = 0;
   bool normalise_experts = true;  // the weights of the chosen experts sum to 1
   bool tie_embeddings = false;
-  // Token ids that the head scores, ascending; all others get −inf (draft_vocab.h). Empty: the head scores all ids.
+  // Token ids that lm_head scores, ascending; all other ids get −inf (draft_vocab.h). Empty: lm_head scores all ids.
   std::vector<int32_t> draft_vocab;
   std::vector<LayerConfig> layers;  // size num_layers
   Quantisation quantisation;        // the checkpoint's; kNone in a loaded decoder, except with kAsStored (weights.h)
-  at::ScalarType dtype = at::ScalarType::Float;  // of the checkpoint; in a loaded decoder that of side_dtype()
+  at::ScalarType dtype = at::ScalarType::Float;  // the checkpoint's; in a loaded decoder, side_dtype()
   std::vector<int32_t> eos_ids;                  // union of config.json and generation_config.json
   int32_t bos_id = -1, pad_id = -1;              // -1: none
 
@@ -103,7 +104,7 @@ const char* dtype_name(at::ScalarType dtype);
 DecoderConfig parse_decoder_config(const Json& config, const std::string& where);
 // Reads config.json, and the EOS ids of generation_config.json if that file exists.
 DecoderConfig load_decoder_config(const std::filesystem::path& directory);
-// Adds an id to the ids that end an answer. Returns false if it is there already, or is not in the vocabulary.
+// Adds an id to the ids that end an answer. Returns false if the list has the id already, or the vocabulary does not.
 bool add_eos_id(DecoderConfig& config, int32_t id);
 // Returns a config.json that transformers, vLLM and SGLang can load. Settings that differ between layers are written
 // per layer (layer_types, …), so that they stay correct when layers are removed.

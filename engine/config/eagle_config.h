@@ -35,8 +35,8 @@ struct EagleConfig {
 };
 
 // Returns the configuration of a new head for this target: one layer with the target's widths and rope, and the default
-// taps. A target of 4 to 6 layers has no three different default taps, so its head names others. Throws Error(kUsage)
-// for fewer than 4 layers.
+// taps. If the target has 4 to 6 layers, the three default taps would not all differ, so the configuration names
+// other taps. Throws Error(kUsage) for fewer than 4 layers.
 EagleConfig eagle_config_for(const DecoderConfig& target);
 
 // Parses the config.json of a head for this target; `where` names the file in messages. Throws Error(kModel), which

@@ -1,5 +1,5 @@
-// Describes the differences between model families as data, with one row per family. config.cpp, rope_config.cpp and
-// parameters.cpp read it.
+// Describes the differences between model families as data, in a table with one row per family. config.cpp,
+// rope_config.cpp and parameters.cpp read the table.
 #pragma once
 
 #include <string>
@@ -19,9 +19,9 @@ enum class Windows {
   kNone,
   kAll,         // every layer, unless sliding_window is null
   kSwitched,    // every layer, if use_sliding_window
-  kUpper,       // if use_sliding_window: those in layer_types, else the layers from max_window_layers on
-  kUnrotated,   // if use_sliding_window: those in layer_types, else the layers without rotation
-  kAlternating  // those in layer_types, else all but every n-th layer
+  kUpper,       // if use_sliding_window: layers named by layer_types, else those from max_window_layers on
+  kUnrotated,   // if use_sliding_window: layers named by layer_types, else those without rotation
+  kAlternating  // layers named by layer_types, else all but every n-th layer
 };
 struct ExpertNames {  // tensors model.layers.<l>.<router> and model.layers.<l>.<experts>.<k>.<gate | up | down>
   const char *router = nullptr, *experts = nullptr, *gate = nullptr, *up = nullptr, *down = nullptr;

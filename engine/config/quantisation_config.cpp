@@ -19,8 +19,8 @@ constexpr ErrorKind kQuantError = ErrorKind::kModel;
                                "else use the fp32, bf16 or fp16 weights");
 }
 
-// Returns the value of the keys, which are several quantisers' names for one setting; null if none is present. Throws
-// if several are present with different values.
+// `keys` are the names that several quantisers give to one setting. Returns the setting's value, or null if no key is
+// present. Throws if several keys are present with different values.
 Json stated(const Json& object, std::initializer_list<const char*> keys, const std::string& where) {
   const auto lower = [](Json value) {
     if (!value.is_string()) return value;

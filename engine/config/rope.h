@@ -3,8 +3,8 @@
 //
 // Two scalings depend on the length of the text: dynamic beyond max_position_embeddings, and longrope beyond the
 // original context length. transformers takes the frequencies of a whole pass from its longest position. Here, a
-// token's logits are those of a pass over the text up to this token, in which one scaling applies to all tokens. They
-// do not depend on other tokens that are verified in the same pass.
+// token's logits are those of a pass over the text up to this token, in which one scaling applies to all tokens. The
+// logits do not depend on other tokens that are verified in the same pass.
 //
 // When the scaling changes, the cached keys and values are invalid. Rotating the keys again would not help: from the
 // second layer on they were computed from hidden states of the old scaling. So a cache records its tokens and is

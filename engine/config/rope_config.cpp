@@ -21,7 +21,7 @@ constexpr std::pair<const char*, RopeConfig::Kind> kRopeTypes[] = {
 
 bool has(const Json& object, const char* key) { return object.contains(key) && !object.at(key).is_null(); }
 
-// Everything beyond the rope object itself that parsing it needs: config.json, the family, and the default values.
+// The inputs of the parser besides the rope object: config.json, the family, and the default values.
 struct RopeScope {
   const Json& config;
   const Family& family;
@@ -183,8 +183,9 @@ void parse_rope(const Json& config, const Family& family, const std::string& whe
   if (family.local_rope) out.local_rope = parse_rope_object(plain, local_scope, where);
   if (!has(config, "rope_parameters")) return;
   const std::string at = where + ": rope_parameters";
-  // Replaces `rope`, which was parsed from the older form, by the newer form. The older form is complete if it has a
-  // theta and, unless the newer form is the default rope, a scaling. A complete older form must equal the newer form.
+  // Parses `object`, the newer form, into `rope`, which so far holds the result of the older form. The older form is
+  // complete if it has a theta and, unless the newer form is the default rope, a scaling. Throws if the older form is
+  // complete and differs from the newer form.
   const auto take = [&](const Json& object, const std::string& name, const RopeScope& inner, const char* theta,
                         const char* scaling, RopeConfig& rope) {
     const RopeConfig newer = parse_rope_object(object, inner, name);
@@ -209,8 +210,8 @@ void write_rope(const DecoderConfig& config, const Family& family, Json& out) {
   Json rope = rope_object(config.rope);
   out["rope_theta"] = config.rope.theta;
   if (config.rope.rotary_fraction != 1) out["partial_rotary_factor"] = config.rope.rotary_fraction;
-  // Some engines read original_max_position_embeddings only at the top level, and some prefer the top level if the
-  // family has a default.
+  // Some engines read original_max_position_embeddings only at the top level. If the family has a default, some prefer
+  // the value at the top level. So the value is written there too.
   if (rope.contains("original_max_position_embeddings") &&
       (config.rope.kind == RopeConfig::Kind::kLongRope || family.original_max_position != 0))
     out["original_max_position_embeddings"] = config.rope.original_max_position;

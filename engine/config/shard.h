@@ -1,8 +1,9 @@
 // Tensor parallelism: several processes ("ranks") hold one decoder together, and each rank holds a share of every large
 // matrix (Shoeybi et al. 2019, arXiv 1909.08053). A rank has some attention heads, some inner values of the
 // feed-forward part, and some rows of the vocabulary. Every rank has a full copy of norms, routers and the biases of o
-// and down. The residual stream is bit-identical on all ranks. The ranks sum their values after o and down of each
-// layer (OLMo 2 also for norms over all heads) and once for the embeddings, and gather the logits.
+// and down. The residual stream is bit-identical on all ranks. Each rank computes partial results. The ranks sum them
+// after the o and down projections of each layer and after the embedding, and gather the logits. OLMo 2 needs one more
+// sum, for its norms over all heads.
 #pragma once
 
 #include <ATen/core/Tensor.h>

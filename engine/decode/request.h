@@ -1,4 +1,4 @@
-// The parameters of one answer that a client requests. They do not change while the answer is generated.
+// The parameters that a client requests for one answer. They do not change while the answer is generated.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace specdec::decode {
 
-// The options that are the same for all answers to a request, which may differ in prompt and seed.
+// The options that all answers to one request share. The prompt and the seed may differ between the answers.
 struct RequestOptions {
   int64_t max_tokens = 256;
-  // Tokens that end the answer, which then includes the token; empty: no token ends it.
+  // Tokens that end the answer. The answer includes the token that ended it. Empty: no token ends it.
   std::vector<int32_t> eos_ids = {};
   SamplingOptions sampling = {};
   std::shared_ptr<const LogitsProcessors> rules = nullptr;  // null: the models' logits are used unchanged

@@ -34,7 +34,7 @@ class Roller {
   }
 
   size_t active() const { return running_.size(); }
-  // Returns the progress of the running answers, as a number of whole answers.
+  // Returns the progress of the running answers: the sum of their completed fractions.
   double begun(const std::vector<Rollout>& out) const {
     double tokens = 0;
     for (const auto& r : running_) tokens += static_cast<double>(out[r->row].tokens.size());
@@ -98,7 +98,7 @@ std::vector<Rollout> roll_out(CausalModel& target, CausalModel* draft, std::span
   const auto report = [&](double share) {
     if (progress) progress({options.stage, share, static_cast<double>(rows.size()), "requests", ""});
   };
-  report(0);  // reported before the first step, which prefills whole prompts
+  report(0);  // the first report comes before the first step, which is slow because it prefills whole prompts
   while (next < rows.size() || roller.active() > 0) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during roll-outs");
     if (options.is_late && options.is_late()) break;

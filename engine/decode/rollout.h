@@ -1,5 +1,5 @@
-// Roll-outs: the target answers prompts with the same step as in the server, with the draft (at a fixed K, or at one
-// that the controller chooses) or without. validate and bench measure the roll-outs; distill judges drafts by them.
+// Roll-outs: the target generates answers to prompts with the same step as the server. A draft may be used, with a
+// fixed K or a K that the controller chooses. validate and bench measure the answers; distill judges drafts by them.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ struct RolloutOptions {
   uint64_t seed = 0;                            // seed of the run, which is combined with each row's id
   int batch = 8;                                // sequences per step
   std::string stage = "rollout";                // name in progress reports
-  // Returns whether the time is over; then no further row is started, and unfinished answers stay incomplete. If this
-  // function is set, at most one row is started before each step, so that the time is checked often. Empty: no time
+  // Returns whether the time limit is reached. Then no further row is started, and unfinished answers stay incomplete.
+  // If is_late is set, at most one row is started before each step, so that the time is checked often. Empty: no time
   // limit.
   std::function<bool()> is_late = {};
 };
@@ -35,9 +35,10 @@ struct Rollout {
   AcceptanceCounts counts;
 };
 
-// Generates an answer for every row. The prompt is tokens[0, prompt_tokens) (at least one token). `draft` may be null
-// for plain decoding. An answer depends on its row's id, its prompt, K and the seed, but not on the other rows, as far
-// as the models' arithmetic allows. Throws what Stepper::step() throws, and Error(kNetwork) if stopped by a signal.
+// Generates an answer for every row. The prompt is tokens[0, prompt_tokens), at least one token. `draft` may be null
+// for plain decoding. An answer depends on its row's id, its prompt, K and the seed. It does not depend on the other
+// rows, as far as the models' arithmetic allows. Throws what Stepper::step() throws. Throws Error(kNetwork), which
+// means that the caller may try again, if a signal stops it.
 std::vector<Rollout> roll_out(CausalModel& target, CausalModel* draft, std::span<const TokenRow> rows,
                               const RolloutOptions& options, const ProgressFn& progress = {});
 

@@ -21,26 +21,26 @@ namespace specdec::decode {
 
 class Stepper;
 
-// Describes how tokens are drafted for a sequence. The engine decides this, not the client. Everything that it points
-// to must outlive the sequence.
+// Describes how tokens are drafted for a sequence. The engine sets it, not the client. The objects behind its pointers
+// must outlive the sequence.
 struct Drafting {
   VerifyRule verify = VerifyRule::kToken;
-  // Options for choosing the draft model's K, and the tree's shape if it drafts trees. If absent, the draft model is
+  // Options for choosing K, and the shape of the tree if the draft model drafts trees. If absent, the draft model is
   // not used.
   std::optional<ControllerOptions> model = std::nullopt;
-  // Options for drafts from the sequence's own text (suffix_drafter.h); if absent, there are none. Each step uses
-  // either the draft model or the text, whichever promises more.
+  // Options for drafts from the sequence's own text (suffix_drafter.h). If absent, nothing is drafted from the text.
+  // Each step uses either the draft model or the text, whichever promises more tokens.
   std::optional<ControllerOptions> text = std::nullopt;
   // Null: the stepper's draft. Sequences in one step may have different drafts.
   CausalModel* draft = nullptr;
-  // The costs that the draft's passes are recorded in and that the draft's controller reads; null: the stepper's costs.
+  // Where the costs of the draft's passes are recorded; the draft's controller reads them. Null: the stepper's costs.
   CostModel* draft_costs = nullptr;
   // A second draft on trial, which only scores the positions that `draft` drafted. It does not affect the text.
   CausalModel* shadow = nullptr;
-  // The likely length of the answer, if known. The controller does not expect more tokens than this.
+  // The likely length of the answer in tokens, if known. The controller does not expect more tokens than this.
   int64_t expected_tokens = std::numeric_limits<int64_t>::max();
 };
-// Returns the Drafting for these options. With k = 0 it drafts nothing.
+// Returns the Drafting for these options. With k = 0, the sequence drafts nothing.
 Drafting drafting(const SpeculationOptions& options);
 
 // One answer in progress. Between steps, the target's cache holds all tokens but the last. The draft's cache holds a
@@ -78,9 +78,9 @@ class Sequence {
 
  private:
   friend class Stepper;
-  // A deliberately wrong step of tests/lossless, which discards held drafts and draws new tokens.
+  // Lets a test in tests/lossless build a deliberately wrong step, which discards held drafts and draws new tokens.
   friend struct ForgetfulStep;
-  // The drafter for drafts from the sequence's own text, and its controller, which learns how often they are accepted.
+  // Drafts from the sequence's own text, and the controller that learns how often they are accepted.
   struct SuffixDraft {
     SuffixDrafter drafter;
     KController controller;
@@ -97,10 +97,10 @@ class Sequence {
   std::optional<SuffixDraft> suffix_;
   SequenceId target_id_ = -1, draft_id_ = -1, shadow_id_ = -1;
   bool draft_failed_ = false;
-  int draft_rest_ = 0;  // number of steps left without the draft, after its caches were full
-  // The draft of a step whose target pass threw. The next step must verify these same tokens: to draw new ones because
-  // of how these came out (for example, because too few fitted into the cache) would change the distribution of the
-  // text.
+  int draft_rest_ = 0;  // number of steps to go without the draft, whose caches were full
+  // The draft of a step whose target pass threw. The next step must verify these same tokens. Replacing them
+  // for a reason that depends on them (for example, because too few of them fitted into the cache) would change the
+  // distribution of the text.
   std::optional<DraftTokens> held_;
   StepOutcome outcome_;
   bool scores_prompt_;

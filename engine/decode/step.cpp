@@ -14,7 +14,7 @@ namespace {
 // Maximum number of prompt tokens per pass if their logprobs are requested, because each token then needs V logits.
 constexpr int64_t kScoredChunk = 32;
 
-// A sequence's cache that holds `before` tokens, followed by the first `nodes` nodes of a tree.
+// A sequence's entry in a model's cache: `before` tokens of text, followed by the first `nodes` nodes of a tree.
 struct CachedTree {
   SequenceId id;
   int64_t before, nodes;
@@ -76,7 +76,8 @@ void Stepper::open(Sequence& s, const Sequence* same_prompt) {
 }
 
 // Opens the caches of drafts that read hidden states of the target. Returns how many of the first `count` tokens the
-// target may take from its cached blocks: it must run the tokens whose states the drafts' cached blocks do not cover.
+// target may take from its cached blocks. The target must run all later tokens, because the drafts' cached blocks do
+// not cover them and the drafts need their hidden states.
 size_t Stepper::open_followers(Sequence& s, size_t count) {
   const auto open_one = [&](CausalModel& draft, SequenceId& id) {
     const int64_t found = id < 0 ? open_cache(draft, id, s, s.tokens_.size() - 1) : 0;
@@ -97,8 +98,8 @@ size_t Stepper::open_followers(Sequence& s, size_t count) {
   return count;
 }
 
-// Lets drafts that read hidden states read the text as far as the target has, if they are at least `least` tokens
-// behind. The target stores the states of these tokens. Without `with_draft`, only the shadow draft reads.
+// Lets drafts that read hidden states process the text as far as the target has, if they are at least `least` tokens
+// behind. The target has stored the states of these tokens. Without `with_draft`, only the shadow draft reads.
 void Stepper::read_along(Sequence& s, int64_t least, bool with_draft) {
   const auto read = [&](CausalModel& draft, SequenceId id) {
     const int64_t at = draft.length(id),
@@ -145,8 +146,8 @@ void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
     throw Error(ErrorKind::kInternal, "open: the other sequence has another prompt");
   CausalModel* const shadow =
       from.shadow_id_ >= 0 && from.drafting_.shadow->reads_states() ? from.drafting_.shadow : nullptr;
-  // A draft that reads hidden states needs the state of the second-last token, which the other sequence may have
-  // dropped.
+  // A draft that reads hidden states needs the state of the second-last token. The other sequence may have dropped this
+  // state, so that token is computed again.
   const int64_t copied = follower_of(s) || shadow ? std::max<int64_t>(n - 2, 0) : n - 1;
   try {
     s.target_id_ = target_.fork(from.target_id_, std::min(target_.length(from.target_id_), copied));
@@ -165,8 +166,8 @@ void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
   }
 }
 
-// Copies the cache of a shadow draft that reads hidden states. Forking the target copied the states stored for it; if
-// this sequence does not use the shadow, follow() and close() drop them.
+// Copies the cache of a shadow draft that reads hidden states. Forking the target copied the states stored for this
+// shadow. If sequence `s` does not use the shadow, follow() and close() drop the copied states.
 void Stepper::copy_shadow(Sequence& s, const Sequence& from) {
   CausalModel& shadow = *from.drafting_.shadow;
   const bool scores = s.drafting_.shadow == &shadow;
@@ -213,7 +214,7 @@ void Stepper::close(Sequence& s) {
   s.target_id_ = s.draft_id_ = s.shadow_id_ = -1;
 }
 
-// Everything that can throw is called before the sequence is changed.
+// Calls everything that can throw before it changes the sequence.
 void Stepper::commit(SequenceStep& step) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;

@@ -24,15 +24,15 @@ class Stepper {
  public:
   using VerifyFn = HostRound::VerifyFn;
 
-  // `draft` is used for sequences without a draft of their own, and may be null. `clock` times the passes for `costs`;
-  // if it is null, costs are not recorded.
+  // `draft` is used for sequences whose Drafting names no draft, and may be null. `clock` times the passes for `costs`;
+  // if `clock` is null, no costs are recorded.
   Stepper(CausalModel& target, CausalModel* draft, CostModel* costs = nullptr, const Clock* clock = nullptr,
           VerifyFn verify_fn = &verify);
   ~Stepper();
 
   // A step runs as a round on the target's device if the target's RoundRunner (CausalModel::rounds()) supports all
-  // sequences of the step; otherwise it runs on the host. This function replaces that runner by `rounds`, which must
-  // belong to the same target and outlive the stepper. With null, all steps run on the host.
+  // sequences of the step; otherwise it runs on the host. use_rounds() replaces that RoundRunner by `rounds`, which
+  // must belong to the same target and outlive the stepper. With null, all steps run on the host.
   void use_rounds(RoundRunner* rounds) { rounds_ = rounds; }
   // Returns the duration of the parts of the last step if it ran on the device. If it ran on the host, the result has
   // no times.
@@ -43,30 +43,30 @@ class Stepper {
 
   // Opens the target's cache, fills it from the tenant's cached blocks and limits remaining() to the target's
   // max_length. Throws Error(kData) if the prompt is empty, has an id outside the vocabulary or leaves no room for a
-  // token. A draft with a shorter max_length is used up to this length. `same_prompt` is a running sequence whose
-  // tokens begin with this sequence's tokens; its caches are copied if there is room.
+  // token. A draft with a shorter max_length than the target is used up to its own length. `same_prompt` is a running
+  // sequence whose tokens begin with this sequence's tokens; its caches are copied if there is room.
   void open(Sequence& sequence, const Sequence* same_prompt = nullptr);
-  // Runs one target pass over at most `most` of the tokens that must be prefilled before the first step, which are all
-  // tokens but the last. Returns the number of tokens prefilled. If the pass throws, the sequence is unchanged.
+  // Runs one target pass over at most `most` of the tokens that must be prefilled before the first step (all but the
+  // last). Returns the number of tokens prefilled. If the pass throws, the sequence is unchanged.
   int64_t prefill(Sequence& sequence, int64_t most);
   int64_t pending_prefill(const Sequence& sequence) const {
     return static_cast<int64_t>(sequence.tokens_.size()) - 1 - target_.length(sequence.target_id_);
   }
-  // Calls open(), then prefill() until all is prefilled. If prefill() throws, closes the sequence.
+  // Calls open(), then prefill() until no token is left to prefill. If prefill() throws, closes the sequence.
   void start(Sequence& sequence, int64_t chunk = 512);
   // Drafts, verifies and commits once for every sequence; each emits at least one token. If a draft fails, its sequence
-  // stops using it: for some steps if the failure was CacheFull, otherwise for the rest of the answer.
+  // stops using the draft: for some steps if the failure was CacheFull, otherwise for the rest of the answer.
   //
   // If the target's pass throws, every sequence is unchanged, except that its drafted tokens are held for the next
-  // step. If a sequence is alone in the step and its target pass throws CacheFull, the levels of its draft are dropped
-  // one by one, the deepest first, before CacheFull is thrown. If the target's logits of some sequences cannot be
-  // sampled, these sequences get `failure`, the others are committed, and the first failure is thrown at the end.
+  // step. If the pass throws CacheFull and the step has only one sequence, the step drops the deepest level of the
+  // draft and tries again; it throws CacheFull when no level is left. If the target's logits of some sequences cannot
+  // be sampled, these sequences get `failure`, the others are committed, and the first failure is thrown at the end.
   //
   // `draft_reads` limits the number of tokens that drafts far behind their text may prefill in this step, summed over
   // all sequences. A sequence whose draft needs more is decoded without the draft until the draft has caught up.
   void step(std::span<Sequence* const> batch, int64_t draft_reads = std::numeric_limits<int64_t>::max());
   // Returns false while the grammar's first mask for the sequence's next step is not ready. The caller should then
-  // leave the sequence out of steps. If a later mask of a step is not ready, the step sets StepOutcome::mask_late.
+  // leave the sequence out of steps. If a later mask of the step is not ready, step() sets StepOutcome::mask_late.
   bool ready(Sequence& sequence);
   // Closes the sequence's caches; may be called twice. Everything else is kept, so after open() and prefill() the
   // sequence continues where it was.

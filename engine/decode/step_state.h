@@ -36,7 +36,7 @@ struct Stepper::SequenceStep {
                                                                            : sequence->drafting_.verify;
   }
   // Returns whether the verification rule accepts a drafted token with a probability equal to the overlap. If not, the
-  // controller learns from which drafted tokens were accepted instead.
+  // controller does not learn from overlaps but from which drafted tokens were accepted.
   bool by_overlap() const { return chain() && (rule() == VerifyRule::kToken || rule() == VerifyRule::kBlock); }
   // Returns the first drafted child of `node` with an index of at least `from`, or −1.
   int32_t child_of(int32_t node, int32_t from) const {

@@ -1,5 +1,5 @@
-// Caches rope cosines and sines by position between passes. Each thread keeps only a few tables, because it runs few
-// models (target, draft) with few rope settings each.
+// Stores the cosines and sines of the rotary embedding by position, for use by later passes. Each thread has only a few
+// tables, because it runs few models (target, draft) with few rope settings each.
 #pragma once
 
 #include <cstdint>

@@ -6,12 +6,12 @@
 
 namespace specdec::model {
 
-// A block of memory that is cut into the buffers of a pass. It grows and never shrinks, so passes allocate nothing once
-// it is large enough.
+// A block of memory that is divided into the buffers of a pass. It grows and never shrinks, so later passes of the same
+// size allocate nothing.
 class Arena {
  public:
-  // Takes pairs (float*& pointer, count) and sets each pointer to a buffer of `count` floats. Invalidates the buffers
-  // of earlier calls.
+  // Takes pairs (float*& pointer, count) and sets each pointer to a buffer of `count` floats. Buffers of earlier calls
+  // become invalid.
   template <class... Cut>
   void cut(Cut&&... cuts) {
     size_t total = 0;

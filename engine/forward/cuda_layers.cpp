@@ -32,8 +32,8 @@ CudaLayers::Room CudaLayers::make_room(int64_t rows) const {
           .inner = buffer(config_.intermediate_size)};
 }
 
-// Adds a product to p.out. With ranks, which divide the matrix's columns, adds the sum of their products; then `work`,
-// which has the shape of p.out, is overwritten.
+// Adds a product to p.out. If ranks divide the columns of the matrix, adds the sum of the ranks' products and
+// overwrites `work`, which has the shape of p.out.
 void CudaLayers::add_product(const CudaKernels::Product& p, const at::Tensor& work) const {
   if (!decoder_.group) {
     CudaKernels::Product whole = p;

@@ -20,12 +20,12 @@ class CudaLayers {
   // Memory for the activations of a pass, each [rows, width] in the embeddings' dtype. Consecutive passes can share it.
   struct Room {
     at::Tensor x, h, projected, q, attended, inner;
-    Room first(int64_t rows) const;  // the same memory with fewer rows
+    Room first(int64_t rows) const;  // the same memory, but only `rows` rows
   };
   Room make_room(int64_t rows) const;
-  // Runs the layers for all rows of the room, and leaves the residual stream in room.x. The observer is called after
-  // the layers in `layers`, or after every layer if the list is empty. It sees room.x itself, which the next layer
-  // overwrites. Allocates nothing unless several ranks hold the decoder.
+  // Runs the layers for all rows of the room, and leaves the residual stream in room.x. Calls the observer after the
+  // layers in `layers`, or after every layer if the list is empty. The observer receives room.x itself, which the next
+  // layer overwrites. Allocates nothing unless several ranks hold the decoder.
   void run(const CudaPassInputs& inputs, const Room& room, const HiddenObserver& observer = {},
            const std::vector<int64_t>& layers = {}) const;
   // Writes the logits of rows x [n, E] of the residual stream to `logits` [n, rows of lm_head]; `normed` has the shape

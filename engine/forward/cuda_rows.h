@@ -1,5 +1,5 @@
-// Describes the rows of a pass on the host (tokens, cache slots, rope angles) before the values of all tokens are
-// known. Several passes can be described and uploaded together, and then run one after the other.
+// Describes the rows of a pass on the host (tokens, cache slots, rope angles) even if some token ids are not known yet.
+// Several passes can be described and uploaded together, and then run one after the other.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,7 +21,7 @@ namespace specdec::model {
 struct CudaPassInputs {
   at::Tensor ids;                        // [rows] int32
   std::array<const float*, 2> cos, sin;  // [rows, half] each, for the global and the local rope
-  kernels::PagedPass paged;              // with memory for the sums of its splits
+  kernels::PagedPass paged;              // includes workspace for the sums of attention splits
 };
 
 class CudaRows {
@@ -40,26 +40,27 @@ class CudaRows {
     std::span<const int64_t> positions = {};  // empty: length, length + 1, …
   };
   void add(const Part& part);
-  // Adds absent rows and empty tiles up to these numbers (kernels::PagedRows::pad()). After that, only describe() may
-  // be called.
+  // Adds absent rows and empty tiles until there are `rows` rows and `tiles` tiles (kernels::PagedRows::pad()).
+  // Afterwards no part can be added.
   void pad(int64_t rows, int64_t tiles);
   int64_t num_rows() const { return static_cast<int64_t>(ids_.size()); }  // includes rows added by pad()
   int64_t num_logits() const { return static_cast<int64_t>(logit_rows_.size()); }
   const kernels::PagedRows& paged() const { return paged_; }
 
   // Adds the rows to an upload. `live` is the number of sequences that need the results of the pass; kernels may change
-  // it in the upload before the pass runs. With `may_rest`, the pass skips expensive work if `live` is then 0
-  // (kernels::PagedPass::live).
+  // the number in the upload before the pass runs. With `may_rest`, the pass skips expensive work if the number is then
+  // 0 (kernels::PagedPass::live).
   void describe(DeviceUpload& upload, int32_t live = 1, bool may_rest = false);
   bool may_rest() const { return may_rest_; }
   size_t live_place() const { return at_.live; }  // offset of the number `live` (int32_t) in the upload
   // Returns the offset in the upload of a row's token id, an int32_t.
   size_t id_place(int64_t row) const { return at_.ids + static_cast<size_t>(row) * sizeof(int32_t); }
-  // piece() returns the part of the upload that the pass reads, as uint8. inputs() returns the inputs of the pass in
-  // `memory`, which is this piece or a copy of it. `sums` is fp32 with part_values(paged().num_parts()) numbers.
+  // piece() returns the part of the upload that the pass reads, as uint8. inputs() returns pointers to the inputs of
+  // the pass within `memory`, which is the result of piece() or a copy of it. `sums` is fp32 with
+  // part_values(paged().num_parts()) numbers.
   at::Tensor piece(const DeviceUpload& upload) const;
   CudaPassInputs inputs(const at::Tensor& memory, const at::Tensor& sums) const;
-  // Returns how many fp32 numbers the sums of `parts` splits need (PagedPass::parts).
+  // Returns how many fp32 numbers are needed for the sums of `parts` attention splits (PagedPass::parts).
   static int64_t part_values(const DecoderConfig& config, int64_t parts);
   // Returns the rows of x [rows, …] that need logits; x itself if all do.
   at::Tensor with_logits(const at::Tensor& x, const DeviceUpload& upload) const;
@@ -68,7 +69,7 @@ class CudaRows {
   const DecoderConfig& config_;
   kernels::PagedRows paged_;
   std::vector<int32_t> ids_, logit_rows_;
-  // Index 0 is the global rope, index 1 the local one. turns_ tells whether any layer uses the rope.
+  // Index 0 is the global rope, index 1 the local rope. turns_[i] tells whether any layer uses rope i.
   std::array<bool, 2> turns_ = {};
   std::array<std::vector<float>, 2> cos_, sin_;
   // Offsets of the arrays in the upload, in ascending order.

@@ -9,9 +9,9 @@
 
 namespace specdec::model {
 
-// Call this while handling a c10::Error. Throws DeviceLost for a CUDA error after which this process can no longer use
-// CUDA, and Error(kDevice) for any other error of CUDA and its libraries and if the memory of a GPU or CPU is
-// exhausted. Rethrows any other c10::Error unchanged.
+// Must be called while a c10::Error is being handled. Throws DeviceLost for a CUDA error after which this process can
+// no longer use CUDA. Throws Error(kDevice) for other errors of CUDA and its libraries, and if the memory of a GPU or
+// CPU is exhausted. Rethrows any other c10::Error unchanged.
 [[noreturn]] void rethrow_device_error();
 
 // Returns f(); translates errors with rethrow_device_error().

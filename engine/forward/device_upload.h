@@ -29,7 +29,7 @@ class DeviceUpload {
   size_t add(const std::vector<T>& values) {
     return add(std::span<const T>(values));
   }
-  // Makes the pointer at offset `pointer` of the upload point to offset `target` of the upload on the device. The
+  // Makes the pointer stored at offset `pointer` of the upload point to the device address of offset `target`. The
   // pointer must have been added before, with any value.
   void link(size_t pointer, size_t target) { links_.emplace_back(pointer, target); }
   // Starts the copy on the device's current stream.

@@ -1,4 +1,4 @@
-// Runs the incremental pass of an EAGLE-3 head in our own CUDA kernels.
+// Runs the pass of an EAGLE-3 head over new tokens of cached sequences in our own CUDA kernels.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,7 +14,7 @@
 
 namespace specdec::model {
 
-// Returns the library whose kernels run a head's passes, or null if the head is not supported: it must be 16-bit.
+// Returns the library whose kernels run a head's passes, or null if the head is not in a 16-bit dtype.
 const kernels::CudaLibrary* cuda_head_library(const EagleHead& head);
 // Returns whether cuda_head_pass() supports these parts for a head.
 bool cuda_head_applies(const EagleHead& head, std::span<const SequencePart> parts);

@@ -31,8 +31,8 @@ class TapReader {
 // Returns the memory that a head needs. The head shares the target's embedding if both have the same hidden size.
 HeadMemory head_memory(const EagleConfig& head);
 
-// Returns the input states [..., E] for a head's first pass over rows, computed from the target's hidden states `taps`
-// [..., A·Et] (TapReader::rows()). Later passes read EagleOutput::fed_back instead.
+// Returns the input states [..., E] of a head's first pass over rows. They are computed from the target's hidden states
+// `taps` [..., A·Et] (TapReader::rows()). Later passes read EagleOutput::fed_back instead.
 at::Tensor fuse_taps(const EagleHead& head, const at::Tensor& taps);
 
 struct EagleInput {
@@ -52,8 +52,8 @@ EagleOutput eagle_forward(const EagleHead& head, const EagleInput& input, const 
 // Returns the logits [..., V] of rows of EagleOutput::normed.
 at::Tensor eagle_logits(const EagleHead& head, const at::Tensor& normed);
 
-// Runs an incremental pass over several sequences at once, as forward() of a decoder does. A part's tokens are those of
-// EagleInput::tokens, and `hidden` [T, E] holds the hidden states of all parts' rows, in order. Appends the rows to the
+// Runs a pass over new tokens of several sequences at once, as forward() of a decoder does. A part's tokens are those
+// of EagleInput::tokens. `hidden` [T, E] holds the hidden states of all parts' rows, in order. Appends the rows to the
 // caches and commits them; a row's slot is its position unless the part sets positions. Never computes gradients. The
 // rope must not depend on the length of the text (rope_varies()).
 EagleOutput eagle_pass(const EagleHead& head, std::span<const SequencePart> parts, const at::Tensor& hidden);

@@ -50,13 +50,13 @@ at::Tensor gated(const DecoderConfig& config, const at::Tensor& gate, const at::
   return config.activation == Activation::kSilu ? ops::silu_mul(gate, up) : ops::gelu_tanh_mul(gate, up);
 }
 
-// The elements of chosen [R, K] (the experts chosen for each row), sorted by expert: those of expert e are [begins[e],
-// begins[e + 1]). `entries` are flat indices into chosen, and `rows` their row numbers.
+// The elements of chosen [R, K], which holds the experts chosen for each row, sorted by expert. The elements of expert
+// e are [begins[e], begins[e + 1]). `entries` are their flat indices into chosen, and `rows` their row numbers.
 struct ExpertRows {
   at::Tensor entries, rows;  // [R · K] int64
   std::vector<int64_t> begins;
 };
-// On CUDA the host waits once for the choices of all experts, instead of once per expert.
+// Sorts on the host. On CUDA the host then waits once for the choices of all experts, instead of once per expert.
 ExpertRows rows_by_expert(const at::Tensor& chosen, size_t experts) {
   const at::Tensor host = chosen.to(at::kCPU).contiguous();
   const int64_t count = host.numel(), *expert = host.const_data_ptr<int64_t>();
@@ -77,7 +77,7 @@ at::Tensor ordered_linear(const at::Tensor& x, const at::Tensor& weight, const a
   return ops::linear(moved ? x.index_select(-1, order) : x, weight, bias);
 }
 
-// Returns x · weightᵀ + bias for a matrix whose columns the ranks divide: the sum of the ranks' products.
+// Returns x · weightᵀ + bias for a matrix whose columns are divided among the ranks, by summing the ranks' products.
 at::Tensor summed_linear(const Decoder& decoder, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                          const at::Tensor& order) {
   if (!decoder.group) return ordered_linear(x, weight, bias, order);
@@ -85,8 +85,8 @@ at::Tensor summed_linear(const Decoder& decoder, const at::Tensor& x, const at::
   return bias.defined() ? sum + bias : sum;
 }
 
-// Normalises the heads of x [..., n · D] as one row (QkNorm::kProjection), of which this rank has a share. All ranks
-// together hold `copies` of each head.
+// Normalises all heads of x [..., n · D] together as one row (QkNorm::kProjection); this rank has only a share of the
+// heads. `copies` is the number of ranks that hold the same head.
 at::Tensor norm_over_ranks(const Decoder& decoder, const at::Tensor& x, const at::Tensor& weight, int64_t copies) {
   const DecoderConfig& config = decoder.config;
   const at::Tensor wide = x.to(at::kFloat), squares = decoder.group->sum(wide.square().sum(-1, /*keepdim=*/true));
@@ -258,7 +258,7 @@ FlatBatch flatten(std::span<const SequencePart> parts, at::Device device) {
   return {upload(ids), upload(positions), upload(logit_rows)};
 }
 
-// Returns the rope angles of all tokens of the pass, for each part under the rope scaling of its cache.
+// Returns the rope angles of all tokens of the pass. Each part uses the rope scaling of its own cache.
 PassRotations cached_rotations(const DecoderConfig& config, std::span<const SequencePart> parts,
                                const at::Tensor& positions) {
   const auto angles = [&](const RopeConfig& rope) {
@@ -277,7 +277,7 @@ PassRotations cached_rotations(const DecoderConfig& config, std::span<const Sequ
   return {angles(config.rope), has_local_rope(config) ? angles(config.local_rope) : PassAngles{}};
 }
 
-// Attention of a pass for any device and dtype. It runs sequence by sequence, over keys and values gathered from the
+// Computes attention for any device and dtype: one sequence after the other, over keys and values gathered from the
 // cache.
 class GatheredAttention {
  public:

@@ -24,7 +24,7 @@ namespace {
 namespace cpu = kernels::cpu;
 using kernels::Member;
 
-// With up to this many rows, every thread normalises all rows itself, which is cheaper than a barrier.
+// Maximum number of rows for which every thread normalises all rows itself, because this is cheaper than a barrier.
 constexpr int64_t kPrivateRows = 16;
 
 constexpr int64_t kFixedFloats = sizeof(cpu::FixedInputs) / sizeof(float);
@@ -96,9 +96,9 @@ class Pass {
     }
   }
 
-  // Returns the number of threads. Another thread is worthwhile if each thread's share of a stage (five stages per
-  // layer) takes longer than a barrier, about 1.5 µs. Assumed speeds per core: 20 GB/s of weights, 40 multiply-adds per
-  // nanosecond.
+  // Returns the number of threads. A layer has five stages that end at a barrier of about 1.5 µs. Another thread is
+  // worthwhile if each thread's share of a stage takes longer than that. Assumed speeds per core: 20 GB/s of weights,
+  // 40 multiply-adds per nanosecond.
   int choose_threads() const {
     const auto layer = static_cast<double>(config_.hidden_size * (2 * heads_width_ + 2 * kv_width_ + 3 * inner_));
     const double nanoseconds =
@@ -162,8 +162,8 @@ class Pass {
     }
   }
 
-  // Returns this thread's range of the n columns. Blocks of packed matrices are not split if there are enough of them
-  // to divide the work evenly.
+  // Returns this thread's range of the n columns. If there are enough columns to divide the work evenly, the range
+  // consists of whole blocks of packed matrices.
   static std::pair<int64_t, int64_t> columns_of(const Member& member, int64_t n) {
     return member.part(n, n >= 16 * cpu::kPackOutputs * member.size ? cpu::kPackOutputs : 8);
   }
@@ -173,8 +173,8 @@ class Pass {
                       static_cast<float>(config_.norm_offset), n, out);
   }
 
-  // Returns all rows of the residual stream after the norm, or unchanged if there is no weight. This thread may read
-  // all of them.
+  // Returns all rows of the residual stream after the norm, or the residual stream itself if there is no weight. This
+  // thread may read all of the returned rows.
   const float* norm(const Member& member, const at::Tensor& weight) const {
     if (!weight.defined()) return x_;
     const int64_t e = config_.hidden_size;
@@ -202,8 +202,8 @@ class Pass {
     member.barrier();
   }
 
-  // Rotates the heads of row r (queries or keys) that lie in `part`, a range of values. With QkNorm::kHead, each
-  // head is normalised first.
+  // Rotates those heads of row r (queries or keys) that lie in `part`, this thread's range of values. With
+  // QkNorm::kHead, each head is normalised first.
   void finish_heads(const LayerConfig& flags, const at::Tensor& weight, int64_t r, float* row,
                     std::pair<int64_t, int64_t> part) const {
     const int64_t d = config_.head_dim;
@@ -266,7 +266,7 @@ class Pass {
     const auto scale = static_cast<float>(config_.attention_scale()),
                cap = static_cast<float>(config_.attention_soft_cap);
     const std::vector<cpu::Visible>& visible = pass_.visible.at(config_.layers[static_cast<size_t>(layer)].window);
-    // Threads take units alternately, because later rows of a prompt see more keys and take longer.
+    // Threads take units in turn (0, 1, 2, …), because later rows of a prompt see more keys and take longer.
     for (int64_t unit = member.id; unit < static_cast<int64_t>(pass_.groups.size()) * kv; unit += member.size) {
       const PassRows::Group& group = pass_.groups[static_cast<size_t>(unit / kv)];
       const KvCache& cache = *rows_[static_cast<size_t>(group.first)].cache;
@@ -304,8 +304,8 @@ class Pass {
     join(member, {gate_, i, count_}, {w.down, &w.down_bias}, w.mlp_out_norm);
   }
 
-  // Lists the chosen experts of each row and their weights in choices_, sorted by expert, so that an expert's matrices
-  // stay in the CPU cache for all of its rows.
+  // Fills choices_ with the chosen experts of each row and their weights. Choices are sorted by expert, so that an
+  // expert's matrices stay in the CPU cache for all of its rows.
   void choose_experts() {
     const int64_t experts = config_.num_experts, taken = config_.experts_per_token;
     std::vector<int64_t>& order = lists_.order;
@@ -362,7 +362,7 @@ class Pass {
     try {
       observer_(layer, at::from_blob(x_, {count_, config_.hidden_size}, at::kFloat)
                            .to(decoder_.weights.embed.scalar_type(), false, /*copy=*/true));
-    } catch (...) {  // an exception must not leave a thread of the team
+    } catch (...) {  // an exception must not escape from a thread of the team
       failure_ = std::current_exception();
     }
   }

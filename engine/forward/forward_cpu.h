@@ -1,4 +1,4 @@
-// Declares the incremental pass on plain memory, which decoding and verification on a CPU use.
+// Declares the CPU implementation of forward(), which works on plain memory. Decoding and verification on a CPU use it.
 #pragma once
 
 #include "engine/forward/forward.h"

@@ -1,5 +1,5 @@
-// Runs the incremental pass of a decoder in our own CUDA kernels: nine launches per layer, and one upload for any
-// number of passes.
+// Runs a decoder's pass over new tokens of cached sequences in our own CUDA kernels: nine launches per layer, and one
+// upload for any number of passes.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -27,8 +27,9 @@ bool cuda_pass_applies(const Decoder& decoder, std::span<const SequencePart> par
 at::Tensor cuda_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
                      const std::vector<int64_t>& layers);
 
-// Returns whether every part has at most 64 tokens and no tree mask under which a token sees a later one, all parts
-// together have at most kernels::kMaxProductRows tokens, and their caches have this dtype.
+// Returns whether our kernels support the tokens of these parts. Each part must have at most 64 tokens, and in its tree
+// mask no token may see a later one. All parts together must have at most kernels::kMaxProductRows tokens. The caches
+// must have this dtype.
 bool few_causal_rows(std::span<const SequencePart> parts, at::ScalarType dtype);
 // Reserves room in a part's cache and adds the part to a pass (a CudaPass or a CudaHeadPass).
 template <class Pass>
@@ -51,17 +52,17 @@ class CudaPass {
   explicit CudaPass(const Decoder& decoder) : layers_(decoder), rows_(decoder.config) {}
 
   void add(const CudaRows::Part& part) { rows_.add(part); }
-  int64_t num_rows() const { return graphs_ ? num_rows_ : rows_.num_rows(); }  // without the rows that a graph adds
-  // Adds the pass to an upload; nothing can be added to the pass after that. If `graphs` (of this decoder, must outlive
-  // the pass) is given and supports the pass, run() launches one of these graphs. `live` and `may_rest` are documented
-  // at CudaRows::describe().
+  int64_t num_rows() const { return graphs_ ? num_rows_ : rows_.num_rows(); }  // excludes a graph's padding rows
+  // Adds the pass to an upload; no part can be added to the pass after that. `graphs`, if given, must belong to this
+  // decoder and outlive the pass; run() launches one of these graphs if they support the pass. `live` and `may_rest`
+  // are documented at CudaRows::describe().
   void describe(DeviceUpload& upload, PassGraphs* graphs = nullptr, int32_t live = 1, bool may_rest = false);
   size_t id_place(int64_t row) const { return rows_.id_place(row); }
   size_t live_place() const { return rows_.live_place(); }
   // Runs the pass and returns its logits [num_logits, rows of lm_head] in the embeddings' dtype. If several ranks hold
-  // the decoder, the columns of all ranks are gathered. The next pass may overwrite the results of a graph, including
-  // those that the observer sees. If `layers` is not empty, the observer is called only for these layers. A pass with
-  // an observer and without `layers` does not run as a graph. Commits nothing to the caches.
+  // the decoder, the columns of all ranks are gathered. If the pass runs as a graph, the next pass may overwrite its
+  // results, including the states that the observer receives. If `layers` is not empty, the observer is called only for
+  // these layers. A pass with an observer and without `layers` does not run as a graph. Commits nothing to the caches.
   at::Tensor run(const DeviceUpload& upload, const HiddenObserver& observer = {},
                  const std::vector<int64_t>& layers = {}) const;
 

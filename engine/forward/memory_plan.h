@@ -28,14 +28,13 @@ int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype, int rank
 // Returns the bytes of the KV caches of `sequences` sequences, in whole blocks (block_pool.h). `dtype` is the one given
 // to load_decoder().
 int64_t cache_bytes(const DecoderConfig& config, at::ScalarType dtype, int64_t sequences, int64_t tokens_per_sequence);
-// The memory that a draft needs if it is an EAGLE-3 head, which reads the target's hidden states. Its weights are not
-// quantised.
+// The memory that an EAGLE-3 head, a draft that reads the target's hidden states, needs. Its weights are not quantised.
 struct HeadMemory {
   int64_t elements = 0;           // number of its weights, without those shared with the target
-  int64_t state_width = 0;        // number of elements of the target's hidden states that it reads per position
-  bool shares_embedding = false;  // whether it uses the target's whole embedding
+  int64_t state_width = 0;        // number of hidden-state values of the target that the head reads per position
+  bool shares_embedding = false;  // whether the head uses the target's whole embedding
 };
-// The demand for memory: both models and, for each of them, caches of `sequences` × tokens_per_sequence tokens.
+// What the memory is needed for: both models and, for each of them, caches of `sequences` × tokens_per_sequence tokens.
 struct MemoryRequest {
   const DecoderConfig& target;
   at::ScalarType target_dtype;  // dtypes as given to load_decoder()
@@ -48,16 +47,18 @@ struct MemoryRequest {
   // ranks share the machine's memory, so each rank may use an equal part of the available memory.
   int ranks = 1;
 };
-// Returns how much of a GPU's free memory a plan may use. It leaves 1 GiB or 2 % of the GPU's memory, whichever is
-// more, for what the plan does not count: modules and workspaces of CUDA's libraries, and fragmentation.
+// Returns how much of a GPU's free memory a plan may use. Leaves 1 GiB or 2 % of the GPU's memory, whichever is more,
+// for needs that the plan does not count: modules and workspaces of CUDA's libraries, and fragmentation.
 int64_t plannable_bytes(int64_t free_bytes, int64_t total_bytes);
 MemoryPlan plan_memory(const MemoryRequest& request);
-// fit_memory() fits a plan to the available memory. If the request does not fit, the caches are reduced, but not below
-// a quarter of the request or below one sequence of full length; sequences are then preempted when the caches are full.
-// If that is not enough and `narrow_draft` is set, the draft's weights become int8. If that is not enough either, the
-// draft is left out. If even that does not fit, the plan is returned as requested, and check_memory() throws.
-// cache_bytes, if not 0, is the size of both models' caches together, instead of sequences × tokens. Throws
-// Error(kUsage) if cache_bytes is too small for one sequence. `available` replaces the device's available bytes.
+// fit_memory() fits a plan to the available memory. If the request does not fit, it tries in this order:
+//   1. smaller caches, of at least a quarter of the request and one sequence of full length. Sequences are preempted
+//      while the caches are full.
+//   2. if `narrow_draft` is set, int8 weights for the draft, and smaller caches if needed
+//   3. no draft, and smaller caches if needed
+// If even that does not fit, the plan is returned as requested, and check_memory() throws. cache_bytes, if not 0, is
+// the size of both models' caches together and replaces sequences × tokens. Throws Error(kUsage) if cache_bytes is too
+// small for one sequence. `available` replaces the device's available bytes.
 struct FittedMemory {
   MemoryPlan plan;
   bool draft = false;

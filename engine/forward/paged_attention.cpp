@@ -13,7 +13,7 @@ namespace {
 
 using kernels::PagedRows;
 
-// Returns whether a tree mask [T, T] lets no token see a later one.
+// Returns whether no token sees a later token under a tree mask [T, T].
 bool is_causal(const at::Tensor& mask) {
   if (!mask.defined()) return true;
   const at::Tensor rows = mask.to(at::kCPU).contiguous();
@@ -36,7 +36,7 @@ struct Bytes {
   }
 };
 
-// Returns x itself if it is contiguous and aligned to 16 bytes, else a copy that is.
+// Returns x itself if it is contiguous and aligned to 16 bytes, else a contiguous, aligned copy.
 at::Tensor aligned(const at::Tensor& x) {
   const bool good = x.is_contiguous() && reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
   return good ? x : x.clone(at::MemoryFormat::Contiguous);

@@ -1,5 +1,5 @@
-// Describes the rows of one incremental pass: the token of each row, the slot to which its key is written, and the keys
-// that it may see.
+// Describes the rows of one pass over cached sequences: for each row, its token, the slot that its key is written to,
+// and the keys that it may see.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,15 @@
 
 namespace specdec::model {
 
-// One row per token of a pass, with the parts in order. fill() can be called again and reuses the memory.
+// The rows of a pass, one per token, in the order of the parts. fill() can be called again and reuses the memory.
 struct PassRows {
   static constexpr int64_t kAttendRows = 4;
   struct Row {
     KvCache* cache;
     int32_t token;
-    void* slot;  // address of its key for the first head and layer
+    void* slot;  // address of the row's key for the first head and layer
   };
-  // Rows of one part for which attention is computed together, at most kAttendRows.
+  // At most kAttendRows rows of one part. Their attention is computed together.
   struct Group {
     int64_t first, rows;
   };
@@ -40,8 +40,8 @@ struct PassRows {
   int64_t longest = 0;              // tokens of the longest sequence, including those of this pass
 
  private:
-  // The keys that one row sees. `extra` is an index into extra_ instead of a pointer, because extra_ may still be
-  // reallocated.
+  // The keys that one row sees while the lists are filled. `extra` is an index into extra_ instead of a pointer,
+  // because extra_ may still be reallocated.
   struct Listed {
     int64_t prefix;
     size_t extra;

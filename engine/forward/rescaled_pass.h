@@ -1,4 +1,4 @@
-// Incremental passes of models whose rope scaling depends on the length of the text (rope.h).
+// Passes over cached sequences for models whose rope scaling depends on the length of the text (rope.h).
 #pragma once
 
 #include <span>
@@ -8,8 +8,8 @@
 namespace specdec::model {
 
 // Runs forward() for a model whose rope scaling depends on the length of the text, with the same arguments, result and
-// errors. Each row that needs logits is computed under the rope scaling of a text that ends at this row. If the cache
-// has another scaling, the cached tokens are recomputed.
+// errors. Each row that needs logits is computed under the rope scaling of the text up to this row. If the cached
+// tokens have another scaling, they are recomputed.
 at::Tensor rescaled_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
                          const std::vector<int64_t>& layers);
 

@@ -1,5 +1,5 @@
-// The interface to CUDA. Everything that needs libtorch_cuda is in one shared library, libspecdec_cuda.so, which is
-// loaded at the first use of a CUDA device. A process that runs on the CPU therefore starts without the CUDA half of
+// The interface to CUDA. All code that needs libtorch_cuda is in one shared library, libspecdec_cuda.so, which is
+// loaded at the first use of a CUDA device. A process that runs on the CPU therefore never loads the CUDA part of
 // LibTorch. In a build with SPECDEC_CUDA=OFF, every call reports that CUDA is not built in.
 #pragma once
 
@@ -12,19 +12,19 @@ namespace specdec::kernels {
 
 enum class CudaDtype : int32_t { kFloat, kBFloat16, kHalf };
 
-// The maximum number of rows of x for which our kernel computes a product, as in decoding. Products of more rows occur
-// in prefill, where LibTorch is faster.
+// The maximum number of rows of x for which our kernel computes a product, as in decoding. Prefill has more rows, and
+// for these LibTorch is faster.
 inline constexpr int64_t kMaxProductRows = 256;
 // Passes with more rows than this are multiplied by CudaLibrary::wide_product, unless the user wants exact text.
 inline constexpr int64_t kMostNarrowRows = 64;
 // Memory on the device that CudaLibrary::wide_product may use for its sums.
 inline constexpr int64_t kWideProductBytes = int64_t{32} << 20;
 
-// How a matrix [n, k] of a product lies in memory: row-major in 16 bits; quantised to int8 (Int8 in kernels/cpu/cpu.h);
-// or quantised by group with 4-bit codes, 8-bit codes or E4M3 (kernels/quantised_matrix.h).
+// The layout of a product's matrix [n, k] in memory: row-major in 16 bits; quantised to int8 (Int8 in
+// kernels/cpu/cpu.h); or quantised by group with 4-bit codes, 8-bit codes or E4M3 (kernels/quantised_matrix.h).
 enum class Packing : int32_t { kPlain, kInt8, kCodes4, kCodes8, kE4m3 };
 
-// out = x weightᵀ + bias, with sums in fp32, for 16-bit numbers. x [rows, k], weight [n, k], bias [n] or null.
+// Computes out = x weightᵀ + bias on 16-bit numbers with sums in fp32: x [rows, k], weight [n, k], bias [n] or null.
 // Quantised weights begin at a multiple of 16 bytes.
 struct RowsProduct {
   int64_t rows, n, k;
@@ -37,13 +37,13 @@ struct RowsProduct {
   int64_t stride;
   Packing packing;  // layout of `weight` and `up`
   int64_t group;    // for weights quantised by group: number of inputs that share a scale, a multiple of kUnitInputs
-  // For weights quantised by group, if given, [k]: the index in x of each input of the packed matrix.
+  // [k], optional, only for weights quantised by group: for each input of the packed matrix, its index in x.
   const int32_t* order;
   const int32_t* live;  // if given and *live is 0, the product may be skipped (see PagedPass::live)
 };
 inline constexpr int64_t kUnitInputs = 32;  // inputs per unit (see kernels/quantised_matrix.h)
 
-// Arguments of dequantise(): a matrix quantised by group, and the output [n, k] of 16-bit numbers, each rounded once.
+// Arguments of dequantise(): a matrix quantised by group, and its output [n, k] of 16-bit numbers, each rounded once.
 struct DequantisedMatrix {
   int64_t n, k;
   const void* weight;
@@ -54,20 +54,19 @@ struct DequantisedMatrix {
 
 // One row (token) of a pass over cached sequences. The keys of a sequence lie in slots 0, 1, … of its blocks; a block
 // of kPagedSlots slots is [layers, 2 (keys, values), kv_heads, kPagedSlots, d]. The row's own key and value are written
-// to `slot`. Of the last 64 slots up to its own, the row sees those whose bit is set in `tail`, where bit i stands for
-// slot - i; it sees all older slots. A row with slot < 0 is absent: its key and value are not stored, and no tile
-// contains it.
+// to `slot`. `tail` describes the last 64 slots up to `slot`: the row sees slot − i if bit i is set. The row sees all
+// older slots. A row with slot < 0 is absent: its key and value are not stored, and no tile contains it.
 struct PagedRow {
   uint64_t tail;
-  int32_t table;  // index in PagedPass::blocks at which the block addresses of its sequence begin
+  int32_t table;  // index in PagedPass::blocks of the first block address of the row's sequence
   int32_t slot;
 };
 inline constexpr int kPagedSlots = 64;
-// Up to kPagedQueries consecutive queries of one sequence's rows, which are computed together so that keys are read
-// once. Query i belongs to row `row` + i / t and to head i % t of the kv head, where t = heads / kv_heads.
+// A tile: up to kPagedQueries consecutive queries of one sequence's rows, which are computed together so that keys are
+// read once. Query i belongs to row `row` + i / t and to head i % t of the kv head, where t = heads / kv_heads.
 struct PagedTile {
   int32_t row, first, queries;  // queries [first, first + queries) of the rows from `row` on
-  int32_t slots;                // all keys that its queries see are below this slot
+  int32_t slots;                // all keys that the tile's queries see are below this slot
   int32_t split;                // number of keys that one block of threads reads: a multiple of kPagedSlots
   int32_t part;                 // index of the tile's first split among the splits of all tiles
 };
@@ -83,9 +82,9 @@ struct PagedPass {
   int32_t num_rows, num_tiles, num_splits;
   int32_t heads, kv_heads, d;
 };
-inline constexpr int64_t kMaxPagedHead = 256;  // d is a multiple of 8, at most this
-// The arguments of attention that differ between layers. q, out [num_rows, heads, d]; k, v [num_rows, kv_heads, d]. If
-// k is null, keys and values have been written to their slots already.
+inline constexpr int64_t kMaxPagedHead = 256;  // maximum of d, which is a multiple of 8
+// The arguments of attention that differ between layers. q, out [num_rows, heads, d]; k, v [num_rows, kv_heads, d]. A
+// null k means that keys and values have been written to their slots already.
 struct PagedLayer {
   int32_t layer;
   float scale, soft_cap;  // soft_cap 0: no cap
@@ -105,9 +104,9 @@ struct PagedHeads {
   void* q;                 // [num_rows, heads, d]
 };
 
-// Arguments of move_slots(): token i moves its 16-bit keys and values, in all layers, from slot from[i] of block
-// from_block[i] to slot to[i] of block to_block[i]. Within the sequence, the old and the new slots are both in
-// ascending order, and no token moves to a later slot.
+// Arguments of move_slots(), which moves the 16-bit keys and values of tokens in all layers. Token i moves from slot
+// from[i] of block from_block[i] to slot to[i] of block to_block[i]. Within the sequence, the old and the new slots are
+// both in ascending order, and no token moves to a later slot.
 struct SlotMoves {
   static constexpr int32_t kMost = 64;
   int32_t from[kMost], to[kMost];
@@ -125,8 +124,8 @@ struct CudaDevice {
 };
 
 // The functions of the shared library, with plain C types. Data pointers point to device memory. Functions that launch
-// kernels use the current stream of `device` and return a CUDA error code: 0 if launched, kCudaException if LibTorch
-// threw.
+// kernels use the current stream of `device`. They return a CUDA error code: 0 if the kernel was launched,
+// kCudaException if LibTorch threw.
 struct CudaLibrary {
   int32_t version;            // must equal kCudaLibraryVersion
   int32_t (*device_count)();  // 0 if there is no driver or no device
@@ -146,7 +145,7 @@ struct CudaLibrary {
   int32_t (*gather_rows)(CudaDtype dtype, int32_t device, const void* table, const int32_t* ids, int64_t rows,
                          int64_t n, void* out);
   int32_t (*copy)(int32_t device, void* to, const void* from, int64_t bytes);  // from device memory to device memory
-  // Each row's result does not depend on the other rows, bit for bit.
+  // The result of a row is bit-identical whatever other rows the call has.
   int32_t (*rows_product)(CudaDtype dtype, int32_t device, const RowsProduct* product);
   // Computes the same product faster if it has many rows, but a row's bits depend on the number of rows. Returns
   // kNotSupported, with nothing done, for quantised weights, for fp32, with `up`, or if cuBLASLt is missing or refuses
@@ -155,7 +154,7 @@ struct CudaLibrary {
   int32_t (*dequantise)(CudaDtype dtype, int32_t device, const DequantisedMatrix* matrix);
   int32_t (*prepare_heads)(CudaDtype dtype, int32_t device, const PagedPass* pass, const PagedHeads* heads);
   // Writes the rows' keys and values into their slots, then computes attention over the cached keys, for 16-bit
-  // numbers. A row's result depends only on its own query, keys and position, bit for bit.
+  // numbers. The result of a row is bit-identical whatever other rows the pass has.
   int32_t (*paged_attention)(CudaDtype dtype, int32_t device, const PagedPass* pass, const PagedLayer* layer);
   int32_t (*sample)(int32_t device, const SamplePass* pass);
   int32_t (*draft)(int32_t device, const DraftPass* pass);
@@ -176,13 +175,13 @@ inline constexpr int32_t kCudaLibraryVersion = 11;
 inline constexpr int32_t kCudaException = -1;
 inline constexpr int32_t kNotSupported = -2;
 
-// Returns the library and loads it at the first call. Throws Error(kDevice) if CUDA is not built in, LibTorch has no
-// CUDA half, or the library is missing or has another version.
+// Returns the library; the first call loads it. Throws Error(kDevice) if CUDA is not built in, LibTorch has no CUDA
+// part, or the library is missing or has another version.
 const CudaLibrary& cuda_library();
 
-// Returns the number of usable CUDA devices. If it is 0, `reason` (if given) is set to the cause (not built in, no
-// driver, …). Checks for a driver first, so that nothing is loaded without one. Call it before any other ATen work,
-// because ATen checks only once whether its CUDA half is loaded.
+// Returns the number of usable CUDA devices. If it is 0, sets `reason` (if given) to the cause (not built in, no
+// driver, …). Checks for a driver first, so that no library is loaded without a driver. Call it before any other ATen
+// work, because ATen checks only once whether its CUDA part is loaded.
 int cuda_device_count(std::string* reason = nullptr);
 
 }  // namespace specdec::kernels

@@ -7,8 +7,8 @@
 
 namespace specdec::kernels {
 
-// Returns whether every later CUDA call of this process fails after this error. For such errors the CUDA documentation
-// says: "the process must be terminated and relaunched".
+// Returns whether, after this error, every later CUDA call of this process fails. The CUDA documentation says for such
+// errors: "the process must be terminated and relaunched".
 bool is_lasting(int32_t code);
 
 // Throws DeviceLost if the error is lasting, else Error(kDevice). The message is "what: text".

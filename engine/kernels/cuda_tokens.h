@@ -1,8 +1,8 @@
 // Arguments and results of the kernels that sample, draft and verify tokens (CudaLibrary in kernels/cuda.h). All
 // pointers are to device memory.
 //
-// The nodes of a round are all its drafted tokens, sequence by sequence and level by level within a sequence. Nodes are
-// laid out before drafting, and some are never drafted: their token is kAbsentNode.
+// The nodes of a round are all its drafted tokens, ordered by sequence, and by level within a sequence. Nodes are
+// numbered before drafting. A node that is not drafted after all has the token kAbsentNode.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct SamplePass {
   const SampleRow* rows;
   float* logits;    // [num_rows, vocab], replaced by probabilities unless the row is greedy
   int32_t* tokens;  // [num_rows], the likeliest token, or kBrokenRow if the row holds NaN or +inf, or only -inf
-  // [num_rows] or null: how many different tokens a draft may draw from the row, which are those with a probability of
-  // at least rules::kLeastDrawn.
+  // [num_rows] or null: how many different tokens a draft may draw from the row. Only tokens with a probability of at
+  // least rules::kLeastDrawn count.
   int32_t* choices;
   int32_t num_rows, vocab;
 };
@@ -32,8 +32,8 @@ inline constexpr int32_t kBrokenRow = -1, kAbsentNode = -2;
 // Verification rules (engine/rules). kGreedy accepts the target's likeliest tokens, in chains and in trees.
 enum class DeviceRule : int32_t { kTokenChain, kBlockChain, kTokenTree, kBlockTree, kTarget, kCoupled, kGreedy };
 inline constexpr int32_t kMaxVerifyNodes = 64;
-// Maximum threads per block: for verification, which needs many registers, and for kernels that sweep over a row of
-// logits.
+// Maximum threads per block. kMaxVerifyThreads is for verification, which needs many registers; kMaxSweepThreads is for
+// kernels that process a row of logits.
 inline constexpr unsigned kMaxVerifyThreads = 512, kMaxSweepThreads = 1024;
 struct VerifyNode {
   int32_t token;   // kAbsentNode: the node, its later siblings and all their descendants are absent
@@ -42,8 +42,8 @@ struct VerifyNode {
   int32_t q_row;
   int32_t p_row;  // the row of VerifyPass::p used for the node's score; negative means that it has no score
 };
-// The task of verifying one sequence. Its nodes are [first, first + count) of VerifyPass::nodes, at most
-// kMaxVerifyNodes; its count + 1 rows of VerifyPass::p begin at p_row.
+// The verification of one sequence. Its nodes are [first, first + count) of VerifyPass::nodes, at most kMaxVerifyNodes.
+// Its count + 1 rows of VerifyPass::p begin at p_row.
 struct VerifyTask {
   DeviceRule rule;
   int32_t first, count, p_row;
@@ -56,8 +56,8 @@ struct VerifyOutcome {
   int32_t failed;  // 1 if a drafted token had probability 0 in q, or there was no distribution to draw from
   uint64_t cursors[4];
 };
-// How well the draft matches the target at a node, if the text reaches it: overlap = Σ min(p, q), and ratio = min(1, p
-// / q) of the node's token.
+// How well the draft matches the target at a node: overlap = Σ min(p, q), and ratio = min(1, p / q) of the node's
+// token. Only valid if the text before the node was accepted.
 struct VerifyScore {
   double overlap, ratio;
 };
@@ -72,25 +72,25 @@ struct VerifyPass {
   int32_t num_tasks, num_nodes, vocab;
 };
 
-// One row of a draft's logits, from which the children of a node (or of the text) are drawn without replacement. The
-// rows of one sequence are consecutive in the pass, in the order of its nodes. Nodes are numbered as in the round.
+// One row of a draft's logits. The children of a node (or of the text) are drawn from it without replacement. The rows
+// of one sequence are consecutive in the pass, in the order of its nodes. Nodes are numbered as in the round.
 struct DraftRow {
   SampleRow options;
-  uint64_t seed, cursor;       // seed of the request; random numbers that its draft had drawn before the round
+  uint64_t seed, cursor;       // the request's seed; numbers that its draft had drawn before the round
   int32_t likeliest;           // 1: the draft takes its likeliest tokens, as greedy rows always do
   int32_t first_child, width;  // the children are the nodes [first_child, first_child + width)
   int32_t parent;              // the node whose children they are, or -1 for the text
   int32_t root;                // the sequence's first node
   int32_t level_begin;         // the first node that this pass draws for the sequence
   int32_t rows_before;         // number of earlier rows of the same sequence in this pass
-  // If not null, the children's tokens are also written there, one after the other: to the token ids of the target's
+  // If not null, where the children's tokens are also written, one after the other: among the token ids of the target's
   // pass and of the draft's next pass.
   int32_t *target_ids, *next_ids;
   int32_t* going;  // nonzero while the sequence continues to draft
-  // The number of sequences that take part in the draft's next pass: each adds 1 with its first row. Null if this is
-  // the sequence's last pass.
+  // Counts the sequences that take part in the draft's next pass: the first row of each such sequence adds 1. Null if
+  // this is the sequence's last pass.
   int32_t* next;
-  // For chains that may stop early (rules/draft_rules.h): *drafting is the number of sequences in this pass.
+  // For chains that may stop early (rules/draft_rules.h). *drafting is the number of sequences in this pass.
   rules::StopLimits stop;
   const rules::AcceptanceTable* acceptance;  // null: the chain never stops early
   const int32_t* drafting;
@@ -98,11 +98,11 @@ struct DraftRow {
 struct DraftPass {
   const DraftRow* rows;
   float* logits;  // [num_rows, vocab], replaced by probabilities; in greedy rows of trees, drafted tokens become -inf
-  // The results of a SamplePass over the same rows, whose `logits` of non-greedy rows are then probabilities. If null,
-  // this pass computes the distributions itself, and only greedy rows have more than one child.
+  // The results of a SamplePass over the same rows; `logits` then holds probabilities in non-greedy rows. If null, this
+  // pass computes the distributions itself, and only greedy rows may have more than one child.
   const int32_t *sampled, *choices;
   VerifyNode* nodes;   // the nodes of the round; this pass writes their tokens
-  int32_t* tokens;     // token of each node in `nodes`; kBrokenRow as in SamplePass
+  int32_t* tokens;     // one per node of `nodes`; kBrokenRow as in SamplePass
   float* confidences;  // for each child in a chain, its probability (at temperature 1 if greedy)
   int32_t num_rows, vocab;
 };

@@ -28,7 +28,8 @@ std::atomic<bool>& forced() {
 enum class Variant { kRef, kCpu, kCuda, kTrained };
 
 // Returns the variant for these inputs. Our own kernels need all inputs on one device and in one dtype that they
-// support. If gradients are needed, only the CPU has own kernels (kTrained). Everything else runs on ATen (kRef).
+// support. If gradients are needed, we have own kernels only on the CPU (kTrained). Everything else runs on ATen
+// (kRef).
 Variant choose(std::initializer_list<const at::Tensor*> inputs) {
   if (reference_forced()) return Variant::kRef;
   const at::Tensor& first = **inputs.begin();
@@ -141,7 +142,8 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   const bool plain = options.soft_cap == 0 && (options.window == 0 || options.window >= k.size(2));
   if (!few && whole && plain && !reference_forced() && q.is_cpu()) {
     if (q.scalar_type() == at::kFloat) return cpu::sequence_attention(q, k, v, options.scale);
-    // ATen multiplies bf16 blocks one head at a time, which is mostly overhead for heads of few values.
+    // Avoids ATen for short heads: it multiplies bf16 blocks one head at a time, which is mostly overhead if heads have
+    // few values.
     constexpr int64_t kShortHead = 64;
     if (q.scalar_type() == at::kBFloat16 && q.size(3) <= kShortHead)
       return cpu::sequence_attention(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), options.scale)

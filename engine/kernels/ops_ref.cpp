@@ -47,8 +47,8 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 
 namespace {
 
-// Returns the mask as bool [B or 1, S, L], or nothing if no mask is needed, as for plain causal attention or a single
-// query that sees all keys.
+// Returns the mask as bool [B or 1, S, L]. Returns nothing if no mask is needed: for plain causal attention, or for a
+// single query that sees all keys.
 std::optional<at::Tensor> visible_keys(const at::Tensor& q, int64_t queries, int64_t keys, const at::Tensor& allowed,
                                        int64_t window) {
   const bool narrow = window != 0 && window < keys;
@@ -59,7 +59,8 @@ std::optional<at::Tensor> visible_keys(const at::Tensor& q, int64_t queries, int
     return mask.unsqueeze(0);
   }
   if (!narrow) return allowed;
-  // For each key, the number of visible keys from this key to the end.
+  // For each key, counts the visible keys from this key to the end. Keys with a count of at most `window` are in the
+  // window.
   const at::Tensor from_here_on = allowed.to(at::kInt).flip(-1).cumsum(-1).flip(-1);
   return allowed.logical_and(from_here_on <= window);
 }

@@ -1,5 +1,5 @@
-// Describes a pass over cached sequences for the CUDA kernel paged_attention() (cuda.h): the slot to which each row's
-// key is written, the keys that it sees, and the tiles of rows that read keys together.
+// Describes a pass over cached sequences for the CUDA kernel paged_attention() (cuda.h): the slot that each row's key
+// is written to, the keys that each row sees, and the tiles, which are groups of rows that read keys together.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,20 @@ namespace specdec::kernels {
 
 class PagedRows {
  public:
-  // The maximum number of rows of one sequence in a pass, including the cached tokens that the mask `allowed` covers.
-  // It is the number of bits in PagedRow::tail.
+  // The maximum number of rows of one sequence in a pass plus the cached tokens that the mask `allowed` covers. It is
+  // the number of bits in PagedRow::tail.
   static constexpr int64_t kMaxRows = 64;
 
   PagedRows(int64_t heads, int64_t kv_heads) : times_(heads / kv_heads) {}
 
-  // Adds `count` rows that continue a sequence of `length` cached tokens. `blocks` are the addresses of its blocks,
-  // with room for the new rows. `allowed` is bool [count, before + count]: whether a row sees each of the last `before`
-  // cached tokens and of the new rows. If it is empty, a row sees everything up to itself. Throws Error(kInternal) if
-  // before + count exceeds kMaxRows, there are too few blocks, the mask has another size, or a row sees a later row.
+  // Adds `count` rows that continue a sequence of `length` cached tokens. `blocks` are the addresses of the sequence's
+  // blocks, with room for the new rows. `allowed` is bool [count, before + count]: whether a row sees each of the last
+  // `before` cached tokens and of the new rows. If `allowed` is empty, a row sees everything up to itself. Throws
+  // Error(kInternal) if before + count exceeds kMaxRows, there are too few blocks, `allowed` has another size, or a row
+  // sees a later row.
   void add(std::span<void* const> blocks, int64_t length, int64_t count, std::span<const bool> allowed = {});
-  // Adds absent rows (see PagedRow) and empty tiles until there are `rows` rows and `tiles` tiles. Nothing can be added
-  // after that.
+  // Adds absent rows (see PagedRow) and empty tiles until there are `rows` rows and `tiles` tiles. After that, no row
+  // can be added.
   void pad(int64_t rows, int64_t tiles);
   void clear();
 
@@ -44,8 +45,8 @@ class PagedRows {
 
 // The maximum number of splits of a row's keys.
 inline constexpr int64_t kPagedSplits = 32;
-// Returns how many keys one block of threads reads for a row that sees `visible` slots. It depends on nothing else, so
-// that a row's sums are split in the same way in every pass. A row has at most 32 splits.
+// Returns how many keys one block of threads reads for a row that sees `visible` slots. The result depends on nothing
+// else, so a row's sums are split in the same way in every pass. A row has at most 32 splits.
 int32_t paged_split(int64_t visible);
 
 }  // namespace specdec::kernels

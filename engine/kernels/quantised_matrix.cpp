@@ -52,8 +52,8 @@ void over_blocks(const Layout& layout, const F& f) {
   });
 }
 
-// Calls f(byte, shift, output, input) for each code of a block: the byte of the block that contains the code, and the
-// number of bits by which the code is shifted in it.
+// Calls f(byte, shift, output, input) for each code of a block. The code is in this byte of the block, shifted left by
+// `shift` bits.
 template <class F>
 void over_codes(const Layout& layout, int64_t first, int64_t outputs, const F& f) {
   constexpr std::array<int64_t, 4> kPlace = {0, 2, 1, 3};
@@ -73,8 +73,8 @@ void over_codes(const Layout& layout, int64_t first, int64_t outputs, const F& f
   }
 }
 
-// Calls f(byte, output, group) for the 32-bit scale word of each output in each group of a block; `byte` is its offset
-// in the block.
+// Calls f(byte, output, group) for the 32-bit scale word of each output in each group of a block; `byte` is the word's
+// offset in the block.
 template <class F>
 void over_scales(const Layout& layout, int64_t first, int64_t outputs, const F& f) {
   for (int64_t g = 0; g < layout.groups(); ++g)
@@ -91,7 +91,8 @@ std::vector<int32_t> sorted(const std::vector<int32_t>& group) {
   return order;
 }
 
-// Returns the number of inputs per group, if all groups but the last have the same size, in whole units; else 0.
+// Returns the number of inputs per group; a single group is rounded up to whole units. Returns 0 if groups other than
+// the last differ in size or do not consist of whole units.
 int64_t size_of_groups(const std::vector<int32_t>& group, const std::vector<int32_t>& order) {
   const auto k = static_cast<int64_t>(order.size());
   const auto at = [&](int64_t i) { return group[static_cast<size_t>(order[static_cast<size_t>(i)])]; };

@@ -1,6 +1,6 @@
 // Implements norm, rotary embedding and gated activation on the CPU, with gradients where they are needed. Forward and
-// backward are one pass over the rows each, whereas ATen would allocate a tensor for every step of the formula.
-// Arithmetic is fp32; bf16 is rounded once, at the end. No sum depends on the number of threads.
+// backward each read the rows once, whereas ATen would allocate a tensor for every step of the formula. Arithmetic is
+// fp32; bf16 is rounded once, at the end. No sum depends on the number of threads.
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -23,7 +23,7 @@ T* room(const at::Tensor& x) {
   return static_cast<T*>(x.mutable_data_ptr());
 }
 
-// Gives access to rows of n numbers as fp32: in place if they are fp32, else through a converted copy.
+// Gives access to rows of n numbers as fp32: in place if the rows are fp32, else through a converted copy.
 template <class T>
 class WideRow {
  public:
@@ -33,7 +33,7 @@ class WideRow {
     kernels<T>().widen(row, n_, memory_.data());
     return memory_.data();
   }
-  // Returns the buffer to fill with a row; deliver() then rounds the buffer to `row`.
+  // Returns the buffer that the caller fills; deliver() then rounds its contents to `row`.
   float* write(T* row) {
     if constexpr (std::is_same_v<T, float>) return row;
     return memory_.data();
@@ -47,8 +47,8 @@ class WideRow {
   std::vector<float> memory_;
 };
 
-// Runs f(begin, end) in parallel over blocks of rows. A block has at least about 16384 numbers, so that a thread pays
-// off.
+// Runs f(begin, end) in parallel over blocks of rows. A block has at least about 16384 numbers, so that its work
+// outweighs the cost of a thread.
 template <class F>
 void over_rows(int64_t rows, int64_t n, const F& f) {
   at::parallel_for(0, rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, n)), f);
@@ -139,7 +139,7 @@ struct Rope : torch::autograd::Function<Rope> {
   }
 };
 
-// Calls f<T>(at, n) in parallel for the numbers [at, at + n) of x, in pieces that fit in a cache.
+// Calls f<T>(at, n) in parallel for numbers [at, at + n) of x, in pieces small enough for a cache.
 template <class F>
 void over_pieces(const at::Tensor& x, const F& f) {
   constexpr int64_t kPiece = 2048;

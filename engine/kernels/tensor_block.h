@@ -1,5 +1,5 @@
 // One block of host memory that several tensors share, on huge pages if the system offers them. A decode pass reads
-// every weight once, and with 4 KiB pages it waits for address translation as long as for data.
+// every weight once. With 4 KiB pages, address translation would take as long as reading the data.
 #pragma once
 
 #include <ATen/ATen.h>

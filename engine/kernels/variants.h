@@ -53,8 +53,8 @@ namespace cuda {
 void rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out);
 void rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out);
 void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out);
-// For bf16 and fp16, with at most kMaxProductRows rows, or with any number of rows if the weight is int8. If the matrix
-// is quantised by group, the inputs of x must be in the order of the packed matrix.
+// Supports bf16 and fp16 with at most kMaxProductRows rows, and with any number of rows if the weight is int8. If the
+// matrix is quantised by group, the columns of x must be in the order of the packed matrix.
 void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out);
 // Writes a matrix that is quantised by group (quantised_matrix.h) to out [N, K] in bf16 or fp16.
 void dequantise(const at::Tensor& weight, const at::Tensor& out);

@@ -31,7 +31,7 @@ bool over_addresses(const std::string& host, int port, int type, const F& f) {
 }
 
 // Returns the address of this machine on the route to `host`, or "" if there is none. Other ranks can reach this
-// machine at it, which is not certain for the address that the machine's own name resolves to. Nothing is sent.
+// machine at this address; the address that the machine's own name resolves to may not work for them. Sends nothing.
 std::string own_address(const std::string& host, int port) {
   char text[256] = "";
   over_addresses(host, port, SOCK_DGRAM, [&](int file, const sockaddr* address, socklen_t size) {

@@ -13,7 +13,7 @@ namespace specdec::parallel {
 
 namespace {
 
-constexpr int kMostRanks = 1 << 16, kDefaultPort = 29500;  // c10d's default port
+constexpr int kMostRanks = 1 << 16, kDefaultPort = 29500;  // kDefaultPort: c10d's default
 constexpr size_t kMostNameBytes = 255;
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorKind::kConfig, message); }
@@ -43,7 +43,7 @@ class Reader {
              shown(*value));
     return out;
   }
-  // Returns the number in `name`. Throws if it is not set, because the variable `because` is set and needs it.
+  // Returns the number in `name`. Throws if `name` is not set: the variable `because` is set and requires it.
   int needed(const std::string& name, int low, int high, const std::string& because) {
     const auto value = number(name, low, high);
     if (!value) refuse(name + " is not set, and " + because + " is: set both or neither");
@@ -116,8 +116,8 @@ bool from_rank_variables(Reader& in, Launch& out) {
   return true;
 }
 
-// Kubeflow's trainer sets PET_* variables for torchrun. A container that starts specdec directly is one process per
-// machine.
+// Handles the PET_* variables that Kubeflow's trainer sets for torchrun, in a container that starts specdec directly.
+// Each machine then runs one process.
 bool from_elastic_settings(Reader& in, Launch& out) {
   if (!in.has("PET_NNODES") && !in.has("PET_NODE_RANK")) return false;
   out.launcher = "kubernetes";
@@ -180,7 +180,7 @@ int tasks_of_node(const std::string& list, int node, const std::string& variable
 
 bool from_slurm(Reader& in, Launch& out) {
   if (!in.has("SLURM_PROCID")) return false;
-  // A batch script has the SLURM_ variables too, but is a single process. Only processes started by srun are several.
+  // Slurm sets SLURM_ variables in a batch script too, but the script is a single process. Only srun starts several.
   if (!in.has("SLURM_STEP_ID")) {
     if (in.number("SLURM_NTASKS", 1, kMostRanks).value_or(1) == 1) return false;
     refuse("SLURM_NTASKS is " + *in.text("SLURM_NTASKS") +

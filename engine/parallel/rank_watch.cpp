@@ -15,7 +15,7 @@ namespace specdec::parallel {
 
 namespace {
 
-constexpr const char* kLeft = "left";  // the heartbeat value of a rank that no longer needs the board
+constexpr const char* kLeft = "left";  // heartbeat value of a rank that has left
 // The time in seconds that a rank may take to save its state after it learned that another rank is lost.
 constexpr double kSavingSeconds = 600;
 
@@ -51,8 +51,8 @@ std::optional<int> Beats::late(double now, double limit) const {
   return std::nullopt;
 }
 
-// Shared with the threads, which outlive the RankWatch: a thread that hangs in a call of the board must not keep the
-// process from ending.
+// The state is shared with the threads, so that they may outlive the RankWatch: a thread that hangs in a call of the
+// board must not keep the process from ending.
 struct RankWatch::State {
   State(WatchOptions given, Board notes, const Clock& time)
       : options(std::move(given)),
@@ -98,8 +98,8 @@ struct RankWatch::State {
     changed.notify_all();
   }
 
-  // Writes this rank's heartbeat to the board and reads those of others. Rank 0 reads all heartbeats; the other ranks
-  // read rank 0's, and learn of other lost ranks from rank 0.
+  // Writes this rank's heartbeat to the board and reads heartbeats of others. Rank 0 reads all heartbeats. The other
+  // ranks read only rank 0's; rank 0 tells them which other ranks are lost.
   void exchange() {
     const std::lock_guard one(board_lock);
     if (!has_left) board.put(beat_key(options.rank), std::to_string(++count));
@@ -114,8 +114,9 @@ struct RankWatch::State {
     const std::vector<bool> here = joined();
     std::vector<std::pair<int, int64_t>> seen;
     for (int r = 0; r < options.ranks; ++r) {
-      // The value -count changes at every call, for ranks that need not be watched: this rank itself, ranks that have
-      // not joined or have left, and, unless this is rank 0, all ranks but rank 0.
+      // A value that changes at every call counts as a heartbeat, so −count is used for ranks that need not be
+      // watched: this rank itself, ranks that have not joined or have left, and, unless this is rank 0, all ranks but
+      // rank 0.
       int64_t beat = -count;
       if (r != options.rank && here[static_cast<size_t>(r)] && (r == 0 || options.rank == 0)) {
         const std::string note = board.look(beat_key(r)).value_or("0");
@@ -135,7 +136,7 @@ struct RankWatch::State {
       bool works = true;
       try {
         exchange();
-      } catch (const std::exception&) {  // the board is gone, and so is rank 0, whose heartbeat will now expire
+      } catch (const std::exception&) {  // the board, kept by rank 0, is gone; rank 0's heartbeat will now expire
         works = false;
       }
       guard.lock();
@@ -146,8 +147,8 @@ struct RankWatch::State {
     changed.notify_all();
   }
 
-  // Decides which rank is lost, given a rank whose heartbeat is too old. If it is this rank's own, the board does not
-  // answer; rank 0 keeps the board, so rank 0 is lost.
+  // Decides which rank is lost, given rank `late`, whose heartbeat is too old. If `late` is this rank itself, its
+  // heartbeats did not reach the board. Rank 0 keeps the board, so in this case rank 0 is lost.
   void decide_lost(int late) {
     const std::string who =
         options.rank == 0 && late == 0 ? "the launcher's store" : name(late == options.rank ? 0 : late);
@@ -240,7 +241,7 @@ void RankWatch::fail(const Error& error) {
   {
     const std::lock_guard guard(state_->lock);
     state_->noticed = true;
-    if (state_->verdict) return;  // this rank ends because of another rank's error, which is known already
+    if (state_->verdict) return;  // this rank ends because of another rank's error, which the others know
     who = state_->name(state_->options.rank);
   }
   state_->post(Error(error.kind(), who + ": " + error.what()), state_->options.rank);

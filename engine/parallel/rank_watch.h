@@ -1,6 +1,6 @@
-// Watches over the processes ("ranks") of one run. Each rank writes an increasing number (its heartbeat) to a board
-// that all ranks can read; a rank whose heartbeat does not change for too long is lost. A request to stop that one rank
-// receives, and the error that ends a rank, also reach the other ranks through the board.
+// Watches the processes ("ranks") of one run. Each rank writes an increasing number (its heartbeat) to a board that all
+// ranks can read. A rank whose heartbeat does not change for too long is lost. The board also carries a request to stop
+// that one rank received, and the error that ended a rank, to all other ranks.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ class Beats {
   std::vector<Beat> last_;
 };
 
-// A key-value store that every rank can read and write. Both functions throw if the store is gone; one thread calls
-// them at a time.
+// A key-value store that every rank can read and write. Only one thread calls its functions at a time. Both throw if
+// the store is gone.
 struct Board {
   std::function<void(const std::string& key, const std::string& note)> put;
   std::function<std::optional<std::string>(const std::string& key)> look;
@@ -41,16 +41,17 @@ struct Board {
 struct WatchOptions {
   int rank = 0, ranks = 1;
   // The name of each rank for messages, such as "rank 1 (host, process 7)". A rank with an empty name has not joined
-  // yet, and its heartbeat is not expected before meet().
+  // yet; its heartbeat is expected only after meet().
   std::vector<std::string> names;
   double beat_seconds = 0.5;
   double lost_seconds = 30;  // a rank is lost after this time without a heartbeat
   double hurry_seconds = 4;  // replaces lost_seconds after a collective or the board has failed
-  // Time between detecting a loss and calling on_lost, in which the rank's own work may notice the loss.
+  // Time from detecting a loss to calling on_lost. Within this time the rank's own work may notice the loss and end the
+  // rank.
   double grace_seconds = 10;
   // What the user should do after a rank was lost; appended to error messages.
   std::string next = "start all ranks again";
-  // Called from another thread if this rank does not end in time after a loss. It must end the process.
+  // Called from another thread if this rank does not end within grace_seconds after a loss. It must end the process.
   std::function<void(const Error&)> on_lost;
 };
 
@@ -63,8 +64,8 @@ class RankWatch {
 
   // Records that a rank has joined: from now on its heartbeat is expected.
   void meet(int rank, const std::string& name);
-  // Returns the cause of a failed collective, whose own error message is `what`. Waits up to grace_seconds for the
-  // heartbeats or a note on the board to show the cause.
+  // Returns the cause of a failed collective. `what` is the collective's own error message. Waits up to grace_seconds
+  // until the heartbeats or a note on the board show the cause.
   Error reason(const std::string& what);
   // Tells the other ranks that this rank ends because of `error`, unless an earlier error is on the board.
   void fail(const Error& error);

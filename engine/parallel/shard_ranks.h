@@ -9,13 +9,14 @@
 
 namespace specdec::parallel {
 
-// The ShardGroup of make_shard_group() throws RankLost instead of RankError, because a model that has lost a part
-// cannot continue. This rank's own device still works.
+// Thrown by the ShardGroup of make_shard_group() instead of RankError. It is a DeviceLost, because a model that has
+// lost a part cannot continue, although this rank's own device still works.
 struct RankLost : DeviceLost {
   explicit RankLost(const RankError& cause) : DeviceLost(cause.what(), cause.kind()) {}
 };
 
-// Returns a group for these ranks, which must outlive it. Call Ranks::use_device() first if the tensors are on a GPU.
+// Returns a ShardGroup that communicates through `ranks`, which must outlive the group. Call Ranks::use_device() first
+// if the tensors are on a GPU.
 std::shared_ptr<const model::ShardGroup> make_shard_group(const Ranks& ranks);
 
 }  // namespace specdec::parallel

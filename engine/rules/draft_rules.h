@@ -8,12 +8,13 @@
 
 namespace specdec::rules {
 
-// A node gets at most as many children as there are tokens with at least this probability in q, and at least one. The
-// probability that remains after each draw is then large enough for fixed-point sums, and the number of children
+// A node gets one child per token with at least this probability in q, up to the tree's width, and at least one child.
+// The probability that remains after each draw is then large enough for fixed-point sums, and the number of children
 // depends on q alone.
 inline constexpr float kLeastDrawn = 0x1p-20f;
 
-// The probability that a token is accepted, given the draft's confidence in [0, 1], in bins of equal width.
+// AcceptanceTable: the probability that a token is accepted, given the draft's confidence in [0, 1], in bins of equal
+// width.
 inline constexpr int kConfidenceBins = 8;
 struct AcceptanceTable {
   double bins[kConfidenceBins];
@@ -23,8 +24,8 @@ inline SPECDEC_DEVICE_CODE int bin_of(double confidence) {
   return bin < 0 ? 0 : bin < kConfidenceBins ? bin : kConfidenceBins - 1;
 }
 
-// The limits for stopping after some level. Gains and costs are in tokens: a cost of 1 is the time in which plain
-// decoding produces one token.
+// The limits that decide whether drafting stops after a level. Gains and costs are in tokens: a cost of 1 is the time
+// in which plain decoding produces one token.
 struct StopLimits {
   double floor;    // if above 0: stop below this confidence, and ignore the other limits
   double overlap;  // expected acceptance probability at the next position
@@ -32,7 +33,7 @@ struct StopLimits {
   double own;      // cost of verifying one more token
 };
 
-// Returns whether drafting stops after `count` tokens; confidence(i) is the draft's confidence in token i, and
+// Returns whether drafting stops after `count` tokens. confidence(i) is the draft's confidence in token i, and
 // `drafting` is the number of sequences in the last pass. Drafting continues while the gain, overlap · Π P(accepted |
 // confidence(i)), exceeds the cost.
 template <class F>

@@ -44,14 +44,14 @@ struct Verdict {
 
 inline SPECDEC_DEVICE_CODE double smaller(double a, double b) { return b < a ? b : a; }
 
-// Returns the residual (r·p − q)_+, rounded to fp32 as residuals are stored.
+// Returns the residual (r·p − q)_+ rounded to fp32, the type in which residuals are stored.
 inline SPECDEC_DEVICE_CODE float excess(double r, float p, float q) {
   const double rest = r * static_cast<double>(p) - static_cast<double>(q);
   return rest > 0 ? static_cast<float>(rest) : 0.0f;
 }
 
-// Returns p(token) / q(token) of a drafted node. If q(token) is 0, returns 0: the token was not drawn from q, or was
-// drawn twice.
+// Returns p(token) / q(token) of a drafted node. Returns 0 if q(token) is 0, which means that the token was not drawn
+// from q or was drawn twice.
 template <class Team>
 SPECDEC_DEVICE_CODE double ratio(Team& team, const float* p, const float* q, int32_t token, int node) {
   if (!(q[token] > 0)) {

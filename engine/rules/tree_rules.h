@@ -21,8 +21,9 @@ SPECDEC_DEVICE_CODE Verdict keep_until(const Rows& rows, int node, int32_t next)
   return {depth, next, node};
 }
 
-// Replaces row p after `node` by the normalised residual [r·p − d]_+, where d is the row of the node's children.
-// Returns the residual's mass before normalisation. If the residual is zero, p and d are equal, and p is not changed.
+// Replaces p, the row after `node`, by the normalised residual [r·p − d]_+, where d is the draft's row of the node's
+// children. Returns the residual's mass before normalisation. If the residual is zero, p and d are equal, and p is not
+// changed.
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE double reduce(Team& team, Rows& rows, int node, int first, double r) {
   const float *p = rows.p(node + 1), *d = rows.q(first);
@@ -34,8 +35,8 @@ SPECDEC_DEVICE_CODE double reduce(Team& team, Rows& rows, int node, int first, d
   return mass;
 }
 
-// Removes a token from the row of a node's children and normalises the row. If no other token has mass, the row becomes
-// zero.
+// Removes a token from the draft's row of a node's children and normalises the row. If no other token has mass, the row
+// becomes zero.
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE void remove(Team& team, Rows& rows, int first, int32_t token) {
   float* d = rows.mutable_q(first);
@@ -45,8 +46,8 @@ SPECDEC_DEVICE_CODE void remove(Team& team, Rows& rows, int first, int32_t token
     team.for_each(rows.vocab(), [&](int x) { d[x] = static_cast<float>(static_cast<double>(d[x]) / total); });
 }
 
-// Tries the children of each node in order. After each rejected sibling, p becomes the residual, and d is q without the
-// rejected tokens, which is the distribution that the next child was drawn from.
+// Tries the children of each node in order. After each rejected sibling, p becomes the residual, and the draft's row d
+// loses the rejected token, so that d is the distribution that the next child was drawn from.
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE Verdict verify_recursive(Team& team, Rows& rows) {
   int node = -1;
@@ -131,9 +132,9 @@ SPECDEC_DEVICE_CODE Verdict verify_traversal(Team& team, Rows& rows) {
   }
 }
 
-// Walks down the tree: choose(depth, node) returns the next token after `node`, the last accepted node (−1: the text).
-// If a child of the node has this token, the walk continues there; otherwise the token becomes the next token of the
-// text.
+// Follows the drafted tree from the text: choose(depth, node) returns the next token after `node`, the last accepted
+// node (−1: the text). If a child of `node` has this token, the child is accepted and the walk continues there.
+// Otherwise the token becomes the next token of the text.
 template <class Rows, class Choose>
 SPECDEC_DEVICE_CODE Verdict follow(Rows& rows, const Choose& choose) {
   int node = -1;

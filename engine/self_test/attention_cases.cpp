@@ -32,7 +32,7 @@ Values heads_of(const Heads& s, const Values& projected, size_t begin, size_t co
   return out;
 }
 
-// Norm and rotation may each round differently, by one step (spacing) of the head's largest number.
+// Tolerance of each number: norm and rotation may each round differently, by one spacing of the head's largest number.
 Values steps_of_heads(const Heads& s, const Values& expected) {
   Values out(expected.size());
   for (size_t head = 0; head < expected.size() / s.d; ++head) {
@@ -112,7 +112,7 @@ std::string test_prepare_heads(const TestDevice& device, const Heads& s) {
   return {};
 }
 
-// A sequence in device memory with its rows in a pass.
+// A sequence in device memory, with its rows that take part in a pass.
 struct PagedText {
   size_t length;
   Mask mask;
@@ -148,7 +148,7 @@ std::string test_attention(const TestDevice& device, const PagedShape& shape, co
   layer.q = q.data(), layer.k = k.data(), layer.v = v.data(), layer.out = out.data();
   finish(device, device.library.paged_attention(shape.dtype, device.index, &pass, &layer));
   work.read();  // throws if the kernel wrote outside the array
-  // Twice the error of exact arithmetic, because the device's exponential is not exact.
+  // The tolerance is twice the error of exact arithmetic, because the device's exponential is not exact.
   return difference(shape.dtype, out.read(), expected_attention(parts),
                     {.steps = 0, .share = 1, .absolute = 2 * attention_error(shape.dtype)});
 }
@@ -168,7 +168,7 @@ void add(Cases& cases, const Heads& s) {
                    [=](const TestDevice& on) { return test_prepare_heads(on, s); }});
 }
 
-// Moves tokens between the slots of two blocks, including into slots that other tokens are read from.
+// Tests moves of tokens between the slots of two blocks, including moves into slots from which other tokens are read.
 std::string test_move_slots(const TestDevice& device, size_t planes, size_t d) {
   const size_t numbers = planes * kPagedSlots * d;
   constexpr int32_t kMoves[][4] = {{0, 61, 0, 60}, {0, 63, 0, 61}, {1, 2, 0, 62}, {1, 3, 0, 63}, {1, 9, 1, 2}};

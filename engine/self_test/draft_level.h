@@ -1,4 +1,4 @@
-// One level (one depth) of random drafts for the kernel draft(), and the results of the host's decoding for the same
+// One level (depth) of random drafts as input of the kernel draft(), and the results of the host's code for the same
 // logits.
 #pragma once
 
@@ -9,22 +9,22 @@
 
 namespace specdec::self_test {
 
-// Random chains and trees at some level. The addresses in the rows are not set.
+// Random chains and trees, all at one level of drafting. The addresses in the rows are not set.
 struct DraftLevel {
   std::vector<kernels::DraftRow> rows;
   std::vector<float> logits;  // [rows, vocab]
   size_t vocab = 0;
   std::vector<kernels::VerifyNode> nodes;      // with the tokens of earlier levels
-  std::vector<float> confidences;              // one per node
+  std::vector<float> confidences;              // confidence of each node
   std::vector<rules::AcceptanceTable> tables;  // one per sequence
-  std::vector<int32_t> sequence_of;            // sequence of each row; -1 - sequence if it never stops
+  std::vector<int32_t> sequence_of;            // sequence of each row; −1 − sequence if drafting never stops early
   std::vector<int32_t> going;                  // one per sequence
   int32_t drafting = 0;                        // number of sequences that take part in the pass
   bool last = false;                           // whether this is the last pass of the round
   bool needs_samples() const;
 
-  // The expected results of the level: the nodes' tokens and confidences, whether sequences still draft, and how many
-  // do.
+  // The expected results of the level: the nodes' tokens and confidences, which sequences still draft, and their
+  // number.
   struct Result {
     std::vector<int32_t> tokens;
     std::vector<float> confidences;

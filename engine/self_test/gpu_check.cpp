@@ -33,7 +33,7 @@ Json to_json(const GpuCheck& gpu) {
 
 double copy_bandwidth(const TestDevice& device, int64_t free_bytes, const Clock& clock) {
   constexpr int64_t kMost = int64_t{1} << 30;
-  constexpr int kRounds = 8, kCopies = 4;  // several copies per round, so that the launch is a small part of the time
+  constexpr int kRounds = 8, kCopies = 4;  // several copies per round, because a launch takes time too
   const auto bytes = static_cast<size_t>(std::min(kMost, free_bytes / 4));
   void *const from = device.memory.allocate(bytes), *const to = device.memory.allocate(bytes);
   double best = 0;

@@ -22,14 +22,15 @@ struct GpuCheck {
   SelfTestResult tested;
   double seconds = 0;  // duration of the self-test
 };
-// Throws Error(kDevice) if the device cannot be queried or has too little memory left for the check, and DeviceLost.
+// Runs the check of one GPU. Throws Error(kDevice) if the device cannot be queried or has too little memory left for
+// the check, and DeviceLost if CUDA can no longer be used.
 GpuCheck check_gpu(const TestDevice& device, Extent extent, const Clock& clock);
 
-// Returns the memory bandwidth in bytes per second, read plus written, as the best of several rounds of copies from one
-// half of a 2 GiB buffer to the other. The buffer is smaller if less memory is free.
+// Returns the memory bandwidth in bytes per second, read plus written. Copies one half of a 2 GiB buffer to the other
+// half in several rounds, and takes the fastest round. The buffer is smaller if less memory is free.
 double copy_bandwidth(const TestDevice& device, int64_t free_bytes, const Clock& clock);
 
-// Makes memory that LibTorch allocates on a GPU or, for tests, on the host (device -1).
+// Returns an object that allocates memory with LibTorch on GPU `device` or, for tests, on the host (device -1).
 std::unique_ptr<TestMemory> make_test_memory(int32_t device);
 
 struct GpuChecks {

@@ -23,7 +23,7 @@ using kernels::twins::Values;
 inline constexpr CudaDtype kDtypes[] = {CudaDtype::kFloat, CudaDtype::kBFloat16, CudaDtype::kHalf};
 inline constexpr CudaDtype kHalves[] = {CudaDtype::kBFloat16, CudaDtype::kHalf};
 
-// The value of elements that no kernel wrote: memory is first filled with bits 1, which are NaN in every type.
+// The value of elements that no kernel wrote: memory is first filled with 1 bits, which are a NaN in every type.
 inline constexpr double kUnwritten = std::numeric_limits<double>::quiet_NaN();
 
 inline std::string name_of(CudaDtype dtype) {
@@ -39,7 +39,8 @@ inline Values random_values(CudaDtype dtype, size_t n, uint64_t stream, double r
   return out;
 }
 
-// Returns the bits of a number in this type. For fp16 it searches for them, to be independent of the code under test.
+// Returns the bits of a number in this type. For fp16 it finds the bits by bisection, to be independent of the code
+// under test.
 inline uint32_t bits_of(CudaDtype dtype, double value) {
   if (std::isnan(value)) return dtype == CudaDtype::kFloat ? 0xFFFFFFFFu : 0xFFFFu;
   const auto wide = std::bit_cast<uint32_t>(static_cast<float>(value));
@@ -86,18 +87,19 @@ inline Values values_in(CudaDtype dtype, const std::vector<uint8_t>& memory) {
   return out;
 }
 
-// The allowed difference between a kernel's results and its twin's. In 16 bits, results may differ by a few steps,
-// because a value between two numbers may be rounded either way, but only a small share of them may differ.
+// The allowed difference between a kernel's results and those of its plain C++ implementation. A value between two
+// 16-bit numbers may be rounded either way. So 16-bit results may differ by a few steps, but only a small share of them
+// may differ at all.
 struct Tolerance {
   double steps = 2;        // in 16 bits: the allowed difference, in spacings of the type's numbers
   double share = 0.01;     // in 16 bits: the share of results that may differ at all
   double relative = 1e-5;  // in fp32: the allowed difference relative to the result, or to 1 if the result is smaller
-  double absolute = 0;     // added to each of these allowed differences
-  Values each = {};        // if not empty, also added: one number per result
+  double absolute = 0;     // in all types: added to the allowed difference
+  Values each = {};        // if not empty, also added: one allowance per result
 };
 
-// Describes the worst wrong result of a kernel, or how many results are rounded differently; empty if all are right.
-// Where the twin has kUnwritten, the kernel must not have written.
+// Describes the worst wrong result of a kernel, or reports that too many results are rounded differently; empty if all
+// are right. Where `expected` has kUnwritten, the kernel must not have written.
 inline std::string difference(CudaDtype dtype, const Values& found, const Values& expected,
                               const Tolerance& tolerance = {}) {
   std::ostringstream text;

@@ -13,7 +13,7 @@ using kernels::Packing;
 
 constexpr Packing kCodes[] = {Packing::kCodes4, Packing::kCodes8, Packing::kE4m3};
 
-// What follows the matrix product: nothing, a gated activation, or the addition of a residual.
+// The operation after the matrix product: none, a gated activation, or the addition of a residual.
 enum class End { kPlain, kGated, kResidual };
 
 std::string name_of(Packing packing) {
@@ -65,8 +65,8 @@ Matrix matrix_of(const Product& p, uint64_t stream) {
   return made;
 }
 
-// Tensor cores add in fp32 and may truncate, so the error of a sum of k products may be some multiple of 2^-24 of the
-// sum of the products' sizes.
+// Returns the allowed error of a sum. Tensor cores add in fp32 and may truncate, so the error of a sum of k products
+// may be some multiple of 2^-24 of the sum of the products' absolute values.
 double rounding_of_sums(const Product& p, const Matrix& matrix) {
   double most = 0;
   for (const double w : matrix.values) most = std::max(most, std::fabs(w));
@@ -109,7 +109,8 @@ std::string test_product(const TestDevice& device, const Product& p) {
   Values expected = twins::linear(p.dtype, x, weight.values, bias, p.k);
   const auto step = [&](double value) { return twins::spacing(p.dtype, value) + tolerance.absolute; };
   if (p.end == End::kGated) {
-    // The gate and the up value may each be rounded either way; the slope of silu is at most 1.1.
+    // Tolerance for a gated product: gate and up value may each be rounded either way, and the slope of silu is at most
+    // 1.1.
     const Values gates = expected, ups = twins::linear(p.dtype, x, up.values, {}, p.k);
     expected = twins::silu_mul(p.dtype, gates, ups);
     for (size_t i = 0; i < gates.size(); ++i)

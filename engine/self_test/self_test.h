@@ -12,15 +12,15 @@
 
 namespace specdec::self_test {
 
-// The number of problems: kFew for tests without a GPU, which are slow; kUsual takes a few seconds on a GPU, kMany a
-// minute. Each includes the problems of the previous one.
+// The number of problems. kFew is for tests without a GPU, which are slow. On a GPU, kUsual takes a few seconds and
+// kMany a minute. Each includes the problems of the previous one.
 enum class Extent { kFew, kUsual, kMany };
 
 struct KernelCase {
   std::string kernel;  // its name in CudaLibrary
   std::string shape;   // description of the problem, for people
-  // Returns a description of what is wrong with the results, or an empty text. Throws Error(kDevice) if the kernel
-  // cannot be run, and DeviceLost.
+  // Returns a description of what is wrong with the results, or an empty text if they are right. Throws Error(kDevice)
+  // if the kernel cannot be run, and DeviceLost if the device can no longer be used.
   std::function<std::string(const TestDevice&)> run;
 };
 std::vector<KernelCase> kernel_cases(Extent extent);

@@ -1,4 +1,4 @@
-// Describes the device whose kernels are tested, and manages arrays in its memory.
+// Describes the device on which kernels are tested, and manages arrays in its memory.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace specdec::self_test {
 
-// Memory of a device. Its errors are those of engine/forward/device_errors.h.
+// Memory of a device. Its functions throw the errors that engine/forward/device_errors.h describes.
 class TestMemory {
  public:
   virtual ~TestMemory() = default;
@@ -34,15 +34,15 @@ struct TestDevice {
 // does.
 void finish(const TestDevice& device, int32_t code);
 
-// An array in device memory between two borders. Borders and elements are filled with bytes that are NaN in every type,
-// so results are NaN if a kernel reads outside the array or reads elements that were never written.
+// An array in device memory between two guard areas. The array and the guard areas are first filled with bytes that are
+// NaN in every type, so results are NaN if a kernel reads outside the array or reads elements that were never written.
 class DeviceBytes {
  public:
   DeviceBytes(const TestDevice& device, size_t bytes);
   void* data() const { return start_ + kBorder; }
   size_t size() const { return size_; }
   void write(const void* from);
-  // Copies the array to the host. Throws Error(kDevice) if a kernel wrote into a border.
+  // Copies the array to the host. Throws Error(kDevice) if a kernel wrote into a guard area.
   std::vector<uint8_t> read() const;
 
  private:

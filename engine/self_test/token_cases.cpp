@@ -60,7 +60,7 @@ std::string test_sample(const TestDevice& device, const SamplingOptions& options
   std::string wrong = compare("tokens", as_values(likeliest.read()), tokens, 0);
   if (wrong.empty()) wrong = compare("likely tokens", as_values(counted.read()), choices, 0);
   if (!wrong.empty()) return wrong;
-  // Probabilities are compared after multiplication by the vocabulary size, because a single one can be very small.
+  // Probabilities are compared after multiplication by the vocabulary size, because they can be very small.
   Values found = wide(values.read());
   for (double& x : found) x *= static_cast<double>(vocab);
   for (double& x : probabilities) x *= static_cast<double>(vocab);

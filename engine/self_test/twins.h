@@ -1,7 +1,7 @@
 // Reference implementations ("twins") of the CUDA kernels (engine/kernels/cuda), written as plainly as possible, in
-// double precision and with rounding at the same points as in engine/kernels/ops_ref.cpp. Tests compare the kernels, on
-// a GPU or emulated on a CPU, with these functions, and these with ops_ref.cpp. Sampling and verification are compared
-// with the host's own code (engine/decode).
+// double precision, rounding at the same points as engine/kernels/ops_ref.cpp. Tests compare the kernels, on a GPU or
+// emulated on a CPU, with the twins, and the twins with ops_ref.cpp. Sampling and verification have no twins; they are
+// compared with the host's own code (engine/decode).
 #pragma once
 
 #include <algorithm>
@@ -85,8 +85,8 @@ inline Values linear(CudaDtype dtype, const Values& x, const Values& weight, con
   return out;
 }
 
-// Normalises heads [rows, heads, d] with `weight` [d] unless it is empty, and rotates their first `rotated` values, as
-// before attention. cos, sin [rows, rotated / 2].
+// Normalises the heads x [rows, heads, d] with `weight` [d] (empty: no norm), and then rotates the first `rotated`
+// values of each head. cos, sin [rows, rotated / 2].
 inline Values prepare_heads(CudaDtype dtype, const Values& x, const Values& weight, double eps, const Values& cos,
                             const Values& sin, size_t d, size_t rotated) {
   Values out = weight.empty() ? x : rms_norm(dtype, x, weight, eps);

@@ -18,8 +18,8 @@ at::Tensor draft_vocab_index(const std::vector<int32_t>& draft_vocab, at::Device
 // Expands logits [..., D] of the ids in draft_vocab to [..., V], with −inf for all other ids. Returns `logits`
 // unchanged if draft_vocab is empty.
 at::Tensor spread_logits(const at::Tensor& logits, const std::vector<int32_t>& draft_vocab, int64_t vocab_size);
-// Expands logits of the given ids to [..., V] with −inf for all other ids. `ids` comes from draft_vocab_index(), on the
-// logits' device; undefined means all ids. A pass stores this tensor, so that the ids are not uploaded each time.
+// Expands logits of the given ids to [..., V] with −inf for all other ids. `ids` comes from draft_vocab_index() and is
+// on the logits' device; undefined means all ids. Callers store `ids`, so that they are not uploaded for each pass.
 at::Tensor spread_logits(const at::Tensor& logits, const at::Tensor& ids, int64_t vocab_size);
 // Writes logits [n, D] of the given ids (draft_vocab_index()) as fp32 rows [n, V] with −inf for all other ids. If `ids`
 // is undefined, the logits are [n, V] and are copied.

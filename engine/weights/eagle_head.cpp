@@ -69,8 +69,8 @@ std::vector<T> read_values(const SafetensorsDirectory& files, const std::string&
   return values;
 }
 
-// Reads the draft vocabulary from d2t and t2d: row i of lm_head has the id i + d2t[i], and t2d[v] is true for these ids
-// v.
+// Reads the draft vocabulary from the tensors d2t and t2d. Row i of lm_head scores the token id i + d2t[i]. t2d[v] is
+// true exactly for these ids v.
 std::vector<int32_t> read_draft_vocab(const SafetensorsDirectory& files, const EagleConfig& config) {
   const int64_t kept = config.draft_vocab_size, vocab = config.layer.vocab_size;
   std::vector<int32_t> ids;
@@ -98,8 +98,9 @@ std::vector<int32_t> read_draft_vocab(const SafetensorsDirectory& files, const E
   return ids;
 }
 
-// Returns the head's embedding. A copy of the target's embedding is dropped. A different embedding with the target's
-// width is refused, because SGLang replaces it by the target's.
+// Returns the head's embedding. If the files store a copy of the target's embedding, returns the target's tensor
+// instead. Throws if they store a different embedding with the target's width, because SGLang replaces it by the
+// target's.
 at::Tensor read_embedding(const SafetensorsDirectory& files, const EagleConfig& config, const Decoder& target,
                           at::ScalarType dtype) {
   const int64_t h = config.layer.hidden_size, vocab = config.layer.vocab_size;

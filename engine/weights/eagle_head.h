@@ -25,7 +25,8 @@ struct EagleWeights {
   at::Tensor hidden_norm;  // [E]; the norm of the hidden state
   at::Tensor norm;         // [E]
   at::Tensor lm_head;      // [V, E]
-  // [Vt, E]; not a parameter and never trained: it is the target's embedding, unless target and head differ in width.
+  // The token embedding [Vt, E], which is not a parameter and is never trained. It is the target's embedding unless
+  // target and head differ in width.
   at::Tensor embed;
 
   // Calls f(name, tensor&) once for each parameter, with its name in checkpoints of the plain layout.
@@ -41,22 +42,23 @@ struct EagleHead {
 int64_t num_parameters(const EagleConfig& config);
 
 // Reads config.json and *.safetensors in either layout, and converts the weights to `dtype`. Throws Error(kModel) if
-// tensors are missing, unknown or have wrong shapes, if d2t is not int64, t2d is not bool or they list different or
-// unsorted ids, or if embed_tokens has the target's width but differs from the target's.
+// tensors are missing, unknown or have wrong shapes; if d2t is not int64 or t2d is not bool; if d2t and t2d list
+// different or unsorted ids; or if embed_tokens has the target's width but other values.
 EagleHead load_eagle_head(const std::filesystem::path& directory, const Decoder& target, at::Device device,
                           at::ScalarType dtype);
 
-// Returns a new head for the target. Its matrices are drawn from a normal distribution with deviation 1 / sqrt(3 ·
-// inputs), that of PyTorch's default for linear layers. `norm` and lm_head start as the target's norm and the target's
-// rows of `draft_vocab` (ascending ids; empty: all). A seed gives the same weights on every machine.
+// Returns a new head for the target. Its matrices are drawn from a normal distribution with standard deviation 1 /
+// sqrt(3 · inputs), that of PyTorch's default for linear layers. `norm` is a copy of the target's final norm, and
+// lm_head a copy of the target's rows for `draft_vocab` (ascending ids; empty: all). A seed gives the same weights on
+// every machine.
 EagleHead new_eagle_head(const Decoder& target, std::vector<int32_t> draft_vocab, uint64_t seed, at::ScalarType dtype);
 
-// Returns a head of this configuration (with its ids) whose parameters are allocated but uninitialised. Its embedding
-// is the target's, or uninitialised if the widths differ.
+// Returns a head of this configuration whose parameters are allocated but uninitialised. Its embedding is the target's,
+// or uninitialised if the widths differ.
 EagleHead empty_eagle_head(const EagleConfig& config, const Decoder& target, at::ScalarType dtype);
 
-// Writes model.safetensors and config.json into an existing directory (fsynced), in the plain layout or in that of the
-// speculators library. The embedding is left out if it is the target's.
+// Write model.safetensors and config.json into an existing directory (fsynced): save_eagle_head() in the plain layout,
+// save_as_speculators() in that of the speculators library. The embedding is left out if it is the target's.
 void save_eagle_head(const EagleHead& head, const std::filesystem::path& directory);
 void save_as_speculators(const EagleHead& head, const Verifier& verifier, const std::filesystem::path& directory);
 

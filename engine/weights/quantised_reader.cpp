@@ -105,7 +105,7 @@ struct Integers {
 };
 
 // Returns the number of inputs that share a scale; the last group may have fewer. The number of rows of scales must
-// agree with the group_size of config.json, unless that does not bind (Quantisation::group_size_binds).
+// agree with the group_size of config.json, unless Quantisation::group_size_binds is false.
 int64_t group_size_of(const Parts& parts, const Quantisation& quantisation, int64_t inputs, int64_t groups) {
   const int64_t size = quantisation.group_size != 0 ? quantisation.group_size : inputs,
                 expected = (inputs + size - 1) / size;
@@ -157,8 +157,8 @@ void require_multiple(const Parts& parts, int64_t n, int64_t unit, const char* w
                                        " cannot be packed by " + std::to_string(unit));
 }
 
-// Unpacks codes of `bits` bits: each int32 of `packed` holds one code at each of the shifts. Returns uint8 [rows,
-// columns · shifts].
+// Unpacks codes of `bits` bits. Each int32 of `packed` holds one code at each of the bit positions `shifts`. Returns
+// uint8 [rows, columns · number of shifts].
 at::Tensor unpacked(const at::Tensor& packed, at::IntArrayRef shifts, int64_t bits) {
   const int64_t rows = packed.size(0), columns = packed.size(1), mask = (int64_t{1} << bits) - 1;
   const auto per_number = static_cast<int64_t>(shifts.size());

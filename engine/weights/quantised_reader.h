@@ -1,5 +1,5 @@
-// Reads matrices of quantised checkpoints. They are either dequantised while loading or stay quantised for products on
-// a GPU (kernels/quantised_matrix.h), with the same values. Activations are not quantised, unlike in FP8 engines.
+// Reads matrices of quantised checkpoints. A matrix is either dequantised while loading or stays quantised for products
+// on a GPU (kernels/quantised_matrix.h); its values are the same. Activations are not quantised, unlike in FP8 engines.
 //
 // fp8: <name>.weight is F8_E4M3 [N, K] and is multiplied by <name>.weight_scale_inv or <name>.weight_scale. The scale
 // is one number, one per row ([N] or [N, 1]), or one per block ([ceil(N / rows), ceil(K / columns)]). Scales of
@@ -27,15 +27,15 @@
 
 namespace specdec::model {
 
-// Returns the matrix `name` ("….weight") if the checkpoint stores it quantised. `shape` is the shape that config.json
-// requires. Removes from `unread` the names of the tensors that it read. Throws Error(kModel), which names file and
-// tensor, for missing parts, wrong shapes, wrong dtypes and numbers that are not finite.
+// Returns the matrix `name` ("….weight") if the checkpoint stores it quantised, else nothing. `shape` is the shape that
+// config.json requires. Removes the names of the tensors that were read from `unread`. Throws Error(kModel), which
+// names file and tensor, for missing parts, wrong shapes, wrong dtypes and numbers that are not finite.
 std::optional<kernels::QuantisedMatrix> read_quantised(const SafetensorsDirectory& files,
                                                        const Quantisation& quantisation, const std::string& name,
                                                        at::IntArrayRef shape, std::set<std::string>& unread);
 
-// Throws Error(kModel) if no tensor is quantised although config.json has a quantization_config. Other engines would
-// then miss tensors or fill the matrices with noise.
+// Throws Error(kModel) if no tensor is quantised although config.json has a quantization_config. For such a checkpoint,
+// other engines would miss tensors or fill the matrices with noise.
 void require_quantised(const SafetensorsDirectory& files, const Quantisation& quantisation);
 
 // Removes from `unread` the tensors that quantisers write but decoding does not need: for fp8 the scales of activations

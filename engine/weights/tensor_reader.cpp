@@ -24,8 +24,8 @@ bool all_finite(const at::Tensor& tensor) {  // NaN and infinity have all expone
   return no_exponent_full<uint16_t>(tensor, tensor.scalar_type() == at::kHalf ? 0x7c00 : 0x7f80);
 }
 
-// Throws unless all converted values are finite. Conversion never makes a non-finite value finite, so the values before
-// conversion are checked only to choose the message.
+// Throws unless all converted values are finite. Conversion never makes a non-finite value finite. So the values before
+// conversion are checked only to choose the message: not finite, or out of range.
 void require_finite(const at::Tensor& converted, const at::Tensor& before, const std::string& what) {
   if (all_finite(converted)) return;
   if (!all_finite(before.contiguous())) throw Error(ErrorKind::kModel, what + " holds NaN or infinite values");
@@ -110,7 +110,7 @@ at::Tensor TensorReader::read(const std::string& name, at::IntArrayRef shape, at
   return out;
 }
 
-// Returns the next staging buffer, after waiting until its last copy to the device has finished.
+// Returns the next staging buffer. Waits first until the device has finished the last copy from this buffer.
 at::Tensor TensorReader::stage(at::IntArrayRef shape, at::ScalarType dtype) {
   current_ = (current_ + 1) % stages_.size();
   Stage& next = stages_[current_];

@@ -24,14 +24,14 @@ namespace specdec::model {
 
 namespace {
 
-// Returns whether a tensor may be present but is ignored: a rotary buffer of old exports, or the copy of a tied
+// Returns whether a tensor may be in the files but is not read: a rotary buffer of old exports, or the copy of a tied
 // lm_head.
 bool ignored(const std::string& name, const DecoderConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") || (config.tie_embeddings && name == "lm_head.weight");
 }
 
-// Throws Error(kModel) if the files have their own lm_head although config.json ties it to the embedding. Some engines
-// would use the stored one, others the embedding, so they would run different models.
+// Throws Error(kModel) if the files store an lm_head that differs from the embedding although config.json ties the two.
+// Some engines would use the stored lm_head, others the embedding, so they would run different models.
 void require_tied_head(const SafetensorsDirectory& files, const DecoderConfig& config) {
   const std::string head = "lm_head.weight", embedding = "model.embed_tokens.weight";
   if (!config.tie_embeddings || !files.contains(head) || !files.contains(embedding) || files.equal(head, embedding))
@@ -66,8 +66,8 @@ class ParameterSource {
 };
 
 // Sets every parameter, or this rank's slice of it, from `source`, in its dtype and on the device; matrices that stay
-// quantised are not converted. decoder.config is that of the whole decoder. On the CPU all other parameters share one
-// block of memory, in the order in which a pass reads them.
+// quantised are not converted. decoder.config must be that of the whole decoder. On the CPU all other parameters share
+// one block of memory, in the order in which a pass reads them.
 void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, ParameterSource& source) {
   const bool int8 = dtype == at::kChar, own_head = int8 && decoder.config.tie_embeddings;
   const at::ScalarType side = side_dtype(dtype, decoder.config);
@@ -177,7 +177,7 @@ class StoredParameters final : public ParameterSource {
     shape[0] = p.stored_rows;
     return shape;
   }
-  // Returns whether the stored tensor that contains p is quantised; if so, it is now in quantised_.
+  // Returns whether the stored tensor that contains p is quantised. If so, sets quantised_ to that tensor.
   bool is_quantised(const Parameter& p) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while reading weights");
     if (p.stored != quantised_name_) {
@@ -292,12 +292,8 @@ Decoder load_shard(const std::filesystem::path& directory, at::Device device, at
 }
 
 Decoder shard_of(const Decoder& whole, std::shared_ptr<const ShardGroup> group) {
-  Decoder own{shard_config(whole.config, group->rank(), group->count()),
-              {},
-              group,
-              key_copies(whole.config, group->count()),
-              whole.exact,
-              whole.library};
+  const int64_t copies = key_copies(whole.config, group->count());
+  Decoder own{shard_config(whole.config, group->rank(), group->count()), {}, group, copies, whole.exact, whole.library};
   DecoderWeights from = whole.weights;
   const std::vector<Parameter> theirs = list_parameters(from, whole.config),
                                ours = list_parameters(own.weights, whole.config);
@@ -333,7 +329,7 @@ void reduce_head(Decoder& decoder) {
   const int64_t k = decoder.config.hidden_size;
   switch (head.scalar_type()) {
     case at::kChar:
-      // Quantising dequantised rows restores the same bits. On the CPU, because all rows in fp32 may not fit on a GPU.
+      // Quantising dequantised rows restores the same bits. Done on the CPU: all rows in fp32 may not fit on a GPU.
       head = kernels::quantise_int8(kernels::dequantise_int8(head.cpu(), k).index_select(0, index.cpu()))
                  .to(head.device());
       break;

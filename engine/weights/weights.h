@@ -1,5 +1,5 @@
-// Holds decoder weights as plain structs, and loads and saves them. list_parameters() is the basis of loading and
-// saving. visit() gives callers every parameter, for example for optimisers and training checkpoints.
+// Holds decoder weights as plain structs, and loads and saves them. Loading and saving go through list_parameters().
+// visit() gives callers every parameter, for example for optimisers and training checkpoints.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,8 +24,8 @@ struct ExpertWeights {
   at::Tensor down;      // [E, X]
 };
 
-// Tensors for which the layer's config has no use are undefined. Phi-3 checkpoints store q, k, v as one tensor, and
-// gate, up as another; these are split when read and joined when written.
+// Tensors that the layer's config does not need are undefined. Phi-3 checkpoints store q, k, v as one tensor, and gate,
+// up as another; these are split when read and joined when written.
 struct LayerWeights {
   at::Tensor input_norm;  // [E]
   at::Tensor q, k, v;     // [H·D, E], [G·D, E], [G·D, E]
@@ -38,8 +38,9 @@ struct LayerWeights {
   at::Tensor gate_bias, up_bias, down_bias;
   at::Tensor router;  // [experts, E]
   std::vector<ExpertWeights> experts;
-  // For matrices that stay quantised: the index in x of each of their inputs, for q, k and v, for o, for gate and up,
-  // and for down. Undefined if the inputs keep their order (kernels::PackedCodes).
+  // For matrices that stay quantised: the order of their inputs, as the index in x of each input
+  // (kernels::PackedCodes). attention_order is for q, k and v, mlp_order for gate and up. Undefined if the inputs keep
+  // their order.
   at::Tensor attention_order, o_order, mlp_order, down_order;
 };
 
@@ -47,8 +48,8 @@ struct DecoderWeights {
   at::Tensor embed;  // [V, E]
   std::vector<LayerWeights> layers;
   at::Tensor norm;  // [E]
-  // [V, E]. If tied, it is the same tensor as embed, except in int8 decoders. After reduce_head() it has only the rows
-  // of config.draft_vocab.
+  // [V, E]. If config.tie_embeddings is set, lm_head is the same tensor as embed, except in int8 decoders. After
+  // reduce_head() it has only the rows of config.draft_vocab.
   at::Tensor lm_head;
   // The ids of config.draft_vocab on the weights' device (draft_vocab_index()); undefined before reduce_head().
   at::Tensor draft_ids = {};
@@ -58,8 +59,8 @@ struct DecoderWeights {
   void visit(const DecoderConfig& config, const std::function<void(const std::string& name, at::Tensor&)>& f);
 };
 
-// The place of a parameter in checkpoints that store a layer's experts in joined tensors, as transformers 5 does in
-// memory: rows [row, row + rows) of the tensor `stored` of this shape, and of these rows the values from `column` on.
+// The place of a parameter in checkpoints that join the experts' tensors of a layer, as transformers 5 does in memory:
+// rows [row, row + rows) of the tensor `stored` of this shape, and of each row the values from `column` on.
 struct JoinedPlace {
   std::string stored;  // "": the parameter is in no joined tensor
   std::vector<int64_t> shape;
@@ -74,11 +75,11 @@ struct Parameter {
   std::vector<int64_t> shape;
   std::string stored;
   int64_t row = 0, stored_rows = 0;
-  bool in_products = false;  // a matrix that --dtype int8 quantises: neither the embedding nor a router
+  bool in_products = false;  // true: --dtype int8 quantises it (not embedding, not routers)
   Split split = Split::kNone;
   JoinedPlace joined = {};
 };
-// Returns whether kAsStored keeps a parameter quantised if the checkpoint has it quantised. lm_head is always
+// Returns whether a parameter stays quantised under kAsStored if the checkpoint has it quantised. lm_head is always
 // dequantised.
 inline bool stays_quantised(const Parameter& p) { return p.in_products && p.name != "lm_head.weight"; }
 // Lists parameters in the order of visit(); parts of one stored tensor are adjacent, from its first row to its last.
@@ -93,7 +94,8 @@ struct Decoder {
   // true: on a GPU, the bits of a token's logits do not depend on the number of tokens in a decoding pass. false: they
   // may, in passes of more than kernels::kMostNarrowRows tokens, which are then faster.
   bool exact = false;
-  // For tests: kernels with which a pass on a CPU runs as it would on a GPU. Null: the kernels of the weights' device.
+  // For tests: kernels with which a pass on the CPU follows the code path of a GPU. Null: the kernels of the weights'
+  // device.
   const kernels::CudaLibrary* library = nullptr;
 };
 
@@ -103,14 +105,14 @@ struct Decoder {
 inline constexpr at::ScalarType kAsStored = at::kByte;
 
 // Reads config.json and *.safetensors. Weights are converted to `dtype` (resolve_dtype()). Quantised matrices are
-// dequantised (quantised_reader.h), except with kAsStored; a decoder with quantised matrices can be neither trained nor
-// saved, and keeps its config's quantisation. kChar quantises the matrices of products to int8
+// dequantised (quantised_reader.h), except with kAsStored; a decoder with quantised matrices keeps config.quantisation
+// and can be neither trained nor saved. With kChar, the matrices of products are quantised to int8
 // (kernels::quantise_int8), including lm_head even if it is tied; everything else and the caches have side_dtype(). An
 // int8 decoder can be neither trained nor saved. Throws Error(kModel) for missing, unknown or wrongly shaped tensors
 // (rotary inv_freq buffers and a tied lm_head.weight are ignored).
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
-// Reads this rank's share of a decoder, as load_decoder() reads a whole one, but not with kAsStored. Of a matrix that
-// is divided by rows it reads only its own rows; quantised matrices are read whole, one at a time. Throws what
+// Reads this rank's share of a decoder, as load_decoder() reads a whole one, but does not support kAsStored. If a
+// matrix is divided by rows, reads only this rank's rows. Quantised matrices are read whole, one at a time. Throws what
 // load_decoder() and shard_config() throw.
 Decoder load_shard(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
                    std::shared_ptr<const ShardGroup> group);
@@ -118,25 +120,25 @@ Decoder load_shard(const std::filesystem::path& directory, at::Device device, at
 Decoder shard_of(const Decoder& whole, std::shared_ptr<const ShardGroup> group);
 // Reads only the embedding of a decoder, which is enough to be the target of load_eagle_head().
 Decoder load_embedding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
-// Reads everything except the layers: embedding, final norm and lm_head. See load_head().
+// Reads the embedding, the final norm and lm_head, but no layers. Errors are those of load_head().
 Decoder load_without_layers(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // Reads only the final norm and lm_head (the embedding, if tied). The result is a decoder without layers that turns
 // hidden states into logits (head_logits()). config.num_layers stays the checkpoint's. Throws what load_decoder()
-// throws, except for unknown tensors.
+// throws, but ignores unknown tensors.
 Decoder load_head(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // If config.draft_vocab is not empty, keeps only the rows of lm_head for these ids. Such a decoder can be neither
 // trained nor saved.
 void reduce_head(Decoder& decoder);
 // Packs the fp32 or bf16 matrices of products in place into the layout that a CPU reads fastest (kernels::pack). Skips
-// matrices with an odd number of inputs and a tied lm_head, whose rows are also the embeddings. Does nothing for other
-// dtypes and devices. A packed decoder can be neither trained nor saved.
+// matrices with an odd number of inputs, and a tied lm_head, because its rows are also the embeddings. Does nothing for
+// other dtypes and devices. A packed decoder can be neither trained nor saved.
 void pack_matrices(Decoder& decoder);
 // Joins the matrices of queries, keys and values of each layer, and their biases, in one block of memory, so that a
-// kernel reads them as one matrix. Skips quantised matrices that are quantised differently, or that do not end at a
-// block border of their layout.
+// kernel reads them as one matrix. Skips quantised matrices whose quantisation differs or that do not end at a block
+// border of their layout.
 void join_projections(Decoder& decoder);
-// load_for_decoding() loads a decoder and packs or joins its matrices; a draft also gets a reduced head. A target
-// always keeps its whole head, even if its checkpoint lists a draft vocabulary.
+// load_for_decoding() loads a decoder and packs or joins its matrices. The lm_head of a draft is reduced to its draft
+// vocabulary (reduce_head()). A target keeps its whole lm_head, even if its checkpoint lists a draft vocabulary.
 enum class Role { kTarget, kDraft };
 // `exact` is Decoder::exact.
 std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device,
@@ -149,8 +151,8 @@ std::shared_ptr<const Decoder> load_shard_for_decoding(const std::filesystem::pa
 at::ScalarType dtype_of(const Decoder& decoder);
 // Parses "auto" (the checkpoint's dtype), "fp32", "bf16", "fp16" or "int8" (kChar). Throws Error(kUsage) otherwise.
 at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config);
-// Parses the dtype flag for decoding: as resolve_dtype(), but "auto" keeps the matrices of a quantised checkpoint
-// quantised (kAsStored) if one process (`ranks` is 1) holds the whole decoder on a GPU.
+// Parses the dtype flag for decoding, as resolve_dtype() does, except that "auto" keeps the matrices of a quantised
+// checkpoint quantised (kAsStored) if a single process (`ranks` is 1) holds the decoder on a GPU.
 at::ScalarType resolve_decoding_dtype(const std::string& flag, const DecoderConfig& config, at::Device device,
                                       int ranks = 1);
 std::string dtype_flag(at::ScalarType dtype);  // inverse of resolve_dtype(); "stored" for kAsStored
@@ -165,8 +167,7 @@ at::Device resolve_device(const std::string& flag);
 // the same weights on every machine (Philox).
 Decoder random_decoder(const DecoderConfig& config, uint64_t seed, at::Device device, at::ScalarType dtype);
 
-// Writes config.json and model.safetensors into an existing directory (fsynced). Tokenizer files are left to the
-// caller.
+// Writes config.json and model.safetensors into an existing directory (fsynced). The caller writes the tokenizer files.
 void save_decoder(const Decoder& decoder, const std::filesystem::path& directory);
 
 }  // namespace specdec::model

@@ -1,4 +1,5 @@
-"""Predicts the speed of decoding on a GPU from what the code asks of it. Nothing here is measured.
+"""Predicts the speed of decoding on a GPU from the bytes that the code moves and the kernels that it launches. Nothing
+here is measured.
 
   python3 tests/bench/cuda_forecast.py [--context 2048] [--alpha 0.8] [--sampling t1]
 
@@ -73,8 +74,8 @@ DRAFT8 = Model(16, 2048, 8192, 32, 8, 64, bytes_each=1.0625)  # int8 with one sc
 # A target quantised with GPTQ or AWQ: the matrices of layers in 4 bits, with 32 more bits per 128 weights, and the head
 # in 16 bits.
 TARGET4 = Model(32, 4096, 14336, 32, 8, 128, bytes_each=0.53125, head_each=2)
-# `extra` counts the weights that a plain layer lacks: `fc` (input: three hidden states), and the half of queries, keys
-# and values that reads the second of two states of width E.
+# The layer of an EAGLE-3 head. `extra` counts the weights that a plain layer lacks: `fc` (input: three hidden states),
+# and the half of queries, keys and values that reads the second of two states of width E.
 EAGLE = Model(1, 4096, 14336, 32, 8, 128, head_rows=32000, extra=3 * 4096 * 4096 + 4096 * 48 * 128)
 
 

@@ -1,6 +1,6 @@
-"""Measures whether distill's defaults are near the best batch size and learning rate. It sweeps over cells (pairs of
-both) on one target, then trains with the best cell and with the defaults on fresh seeds. Runs are limited by time, so
-nothing else may run on the machine.
+"""Measures whether distill's defaults are near the best batch size and learning rate. The script trains with many cells
+(a cell is a pair of batch size and learning rate) on one target. Then it trains with the best cell and with the
+defaults on new seeds. Runs are limited by time, so nothing else may run on the machine.
 
   python3 tests/bench/distill_defaults.py BUILD stories|demo [--seconds 40] [--batches 512,2048,4096]
       [--rates 0.003,0.012,0.024] [--sweep-seeds 1] [--seeds 11,12,13] [--best BATCH,RATE] [--out FILE]

@@ -1,6 +1,6 @@
 """Compares the training steps of `specdec distill` with PyTorch loops over transformers models: the same target, draft
 shape, rows, batch, dtype and threads, one after the other in one run. Prints one JSON object with tokens a second, peak
-memory and their ratios. It is run by hand and never by `make test`.
+memory and their ratios. Run this script by hand; `make test` does not run it.
 
   python3 tests/bench/distill_peer.py BUILD --python PYTHON [--shape small|qwen05] [--tokens 1024] [--steps 6]
       [--threads 2] [--loops naive,fused,chunked,compiled] [--folder DIR] [--out FILE]

@@ -11,8 +11,9 @@ continues; delete DIR/cells/NAME to repeat a cell. Nothing else may run on the m
 The texts are GPTeacher's code, role play and tool calls in ../shared (SPECDEC_SHARED). The target has 12 layers of
 width 128 and 2,048 tokens, and learns all three domains. The gate judges every draft on the target's own answers to
 held-out code prompts: acceptance (alpha) and speed-up with intervals, accepted length, and acceptance by position at K
-= 4. Cells with `update` first fine-tune the target on code, so the draft from before is stale. `cold` cells train from
-scratch; `warm` ones start from the stale draft and take a quarter of the time."""
+= 4. A cell is one row of the table: a draft and the way in which it is trained. Cells with `update` first fine-tune the
+target on code, so the draft that was trained before is stale. `cold` cells train from scratch; `warm` ones start from
+the stale draft and train for a quarter of the time."""
 
 import argparse
 import json
@@ -45,7 +46,8 @@ t.train_from_iterator(json.load(sys.stdin), trainers.BpeTrainer(
     vocab_size=2048, special_tokens=sys.argv[2:], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
 t.save(sys.argv[1])
 """
-# Maps the name of a cell to its differences from `base`. Cells with `update` are judged with the fine-tuned target.
+# Maps the name of a cell (a row of the table) to its differences from `base`. Cells with `update` are judged with the
+# fine-tuned target.
 CELLS = {
     "base": {},
     "mixed": {"data": "mixed"},

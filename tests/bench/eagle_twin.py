@@ -1,8 +1,8 @@
-"""Compares the EAGLE-3 heads of `specdec distill` with those of a PyTorch loop over the speculators package's class
-after the same number of steps: the same target, shards, tokens of a batch, drafted positions, loss, optimizer,
-schedule, draft vocabulary and threads, fp32, each seed once with either. `specdec validate` judges both on the held-out
-rows. Prints one JSON object with acceptance by seed, means, spreads and tokens a second. It is run by hand and never by
-`make test`.
+"""Compares the EAGLE-3 heads of `specdec distill` with those of a PyTorch loop (the twin) over the speculators
+package's class. Both loops run the same number of steps in fp32 with the same target, shards, tokens of a batch,
+drafted positions, loss, optimizer, schedule, draft vocabulary and threads. Each seed is run once with each loop.
+`specdec validate` judges both heads on the held-out rows. Prints one JSON object with acceptance by seed, means,
+spreads and tokens a second. Run this script by hand; `make test` does not run it.
 
   python3 tests/bench/eagle_twin.py BUILD --target T --data D --python PYTHON [--steps 400] [--tokens 1024] [--lr 0.012]
       [--loss kl] [--draft-vocab 256] [--seeds 0,1,2] [--threads 1] [--folder DIR] [--out FILE]
@@ -12,10 +12,10 @@ pydantic-settings). D is written by `specdec data ingest`. A run whose head is i
 
 The twin draws its weights as the package does and starts lm_head as the target's rows. Two things differ from the
 package's own loop, as in tests/parity/make_eagle_goldens.py: lm_head is trained, and a position counts by the mask of
-the token that is predicted there. Rows are entries of a batch instead of parts of one packed sequence, which costs less
-and gives the same loss where they are equally long. The shuffle of the rows is Python's, so the two loops see the rows
-in different orders. The twin keeps its last step. specdec is told to measure only after the last step, so it keeps that
-step, too, unless it is worse than the start."""
+the token that is predicted there. Rows are entries of a batch instead of parts of one packed sequence; this costs less,
+and the loss is the same if all rows are equally long. The shuffle of the rows is Python's, so the two loops see the
+rows in different orders. The twin keeps its last step. specdec is told to measure only after the last step, so it keeps
+that step, too, unless it is worse than the start."""
 
 import argparse
 import json
@@ -52,7 +52,8 @@ def read_rows(data):
 
 
 def batches(rows, tokens, seed):
-    """Yields batches of rows for ever. Each epoch is shuffled and then sorted by length within stretches."""
+    """Yields batches of rows endlessly. Each epoch is shuffled; then the rows within each stretch of batches are sorted
+    by length."""
     draw = random.Random(seed)
     while True:
         order = list(range(len(rows)))
@@ -118,7 +119,8 @@ def new_head(target, config, kept, seed):
 
 
 def several(tokens):
-    """Returns tokens [B, S] as a tensor that the package pads to B rows; an ordinary tensor it would pad to one row."""
+    """Returns tokens [B, S] as a tensor that the package pads to B rows. The package would pad an ordinary tensor to
+    one row."""
     import torch
 
     class Rows(torch.Tensor):

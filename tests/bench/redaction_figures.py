@@ -76,8 +76,8 @@ def phone():
                 phonenumbers.PhoneNumberFormat.INTERNATIONAL,
                 phonenumbers.PhoneNumberFormat.E164,
             ]
-            # The form without a country code is used only if it has brackets, dashes or a leading zero, because bare
-            # digits alone are no telephone number.
+            # Uses the form without a country code only if it has brackets, dashes or a leading zero, because bare
+            # digits are not recognisable as a telephone number.
             national = phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.NATIONAL)
             if region in ("US", "CA", "FR") or (region in ("DE", "AT") and national.startswith("0")):
                 formats.append(phonenumbers.PhoneNumberFormat.NATIONAL)
@@ -128,7 +128,8 @@ def web_token():
 
 
 def token():
-    # Makes secrets that no prefix (such as sk-) reveals, as people paste them: alone, after a label, or in a header.
+    # Makes secrets without a telling prefix (such as sk-), in the forms in which people paste them: alone, after a
+    # label, or in a header.
     alnum = string.ascii_letters + string.digits
     secret = rng.choice(
         [
@@ -235,7 +236,7 @@ def recall(specdec, work):
         number = counter.get(kind, 0)
         counter[kind] = number + 1
         record = records[f"{kind}-{number}"]
-        # The secret must be removed completely: no half of it may remain.
+        # The secret must be removed completely: not even half of the secret may remain.
         digits = re.sub(r"[^A-Za-z0-9]", "", secret)
         left = re.sub(r"[^A-Za-z0-9]", "", record["text"])
         gone = (

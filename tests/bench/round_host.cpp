@@ -1,10 +1,10 @@
-// Times the host's part of a round on a GPU: planning, describing, uploading and committing. A GPU waits for this part
-// between two rounds. The kernels of this benchmark do nothing, and its device memory is host memory.
+// Times the host's part of a round on a GPU: planning, describing, uploading and committing. Between two rounds a GPU
+// waits for this part. The kernels of this benchmark do nothing, and its device memory is host memory.
 //
 // Usage: round_host_bench [--layers N] [--draft-layers N] [--k K] [--context N] [--rounds N]
 //
-// Prints one JSON object with the median and the least microseconds a round, for 1, 16 and 64 sequences. K is reduced
-// where its rows would exceed the kernels' limit.
+// Prints one JSON object with the median and the shortest time of a round in microseconds, for 1, 16 and 64 sequences.
+// K is reduced if a round would otherwise have more rows than the kernels support.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -87,8 +87,8 @@ def check_run(work, expected):
     # Runs in the folder of the earlier run with the same arguments, because --resume refuses other options and paths.
     os.chdir(work)
     if not expected["distill"].get("resumes", True):
-        # The earlier version had other defaults of batch size and schedule. With the present defaults it would be
-        # another run, so --resume must be refused.
+        # The earlier version had other defaults of batch size and schedule. With the present defaults the options would
+        # differ from those of the earlier run, so --resume must be refused.
         run(
             *expected["distill"]["command"],
             "--resume",

@@ -2,8 +2,8 @@
 python3 tests/compat/make.py BUILD [NAME]
 
 The files go to tests/compat/NAME (by default the version of BUILD/bin/specdec); an existing folder is not overwritten.
-They are made from models of a few thousand parameters. The models themselves are not kept, except those in the package,
-because the same seed gives the same bytes. e440b37 was written without --salt, which that version did not have."""
+They are made from models of a few thousand parameters. The models themselves can be made again from their seed, so they
+are not kept, except those in the package. e440b37 was written without --salt, which that version did not have."""
 
 import json
 import os
@@ -29,8 +29,8 @@ from tiny_model import write_traffic  # noqa: E402
 
 
 class Maker:
-    """Stands in for the Observer of same_behaviour: it has the scratch folder that the functions of its parts need, and
-    a normaliser that replaces nothing."""
+    """Replaces the Observer of tests/same_behaviour for the functions of that folder that this script calls. Has the
+    scratch folder that these functions need, and a normaliser that replaces nothing."""
 
     class normaliser:
         learn = staticmethod(lambda *_: None)
@@ -152,8 +152,8 @@ def make_records(m):
 
 
 def make_monitor(m, package, report):
-    """Makes a monitor's database with history, a transition to drift and the actions after it, the position in a file
-    of records, and the counters of a /metrics page."""
+    """Makes a monitor's database. It has a history, a transition to drift and the actions after it, the position in a
+    file of records, and the counters of a /metrics page."""
     name = lambda model: report["inputs"][model]["fingerprint"]["id"][:12]
     records = m.scratch / "records.jsonl"
     check = [

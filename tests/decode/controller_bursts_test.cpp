@@ -1,6 +1,7 @@
 // Simulates the controller of K with recorded costs under bursts: 1 to 16 answers of 128 tokens that begin together and
-// end one after the other. The compared figure is the time until the last answer of a burst ends. Each engine serves
-// bursts of all sizes, mixed, from its first step on, so the time that the controller needs to learn counts.
+// end one after the other. The compared figure is the time until the last answer of a burst ends. Each simulated engine
+// serves bursts of all sizes, mixed, from its first step on. The figure therefore includes the time that the controller
+// needs to learn the costs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -61,7 +62,7 @@ const std::array<Machine, 2> kMachines = {
     Machine{
         "AVX2", {{1, 1.25}, {2, 1.52}, {3, 1.76}, {4, 2.23}, {5, 2.63}, {8, 4.0}, {16, 7.73}, {144, 67}}, 0.01, 0.006}};
 
-// How other processes on the machine slow passes down. In addition, each recorded time varies randomly by about a
+// How much other processes on the machine slow passes down. In addition, each recorded time varies randomly by about a
 // tenth.
 struct Weather {
   // Standard deviation of x in the factor e^x by which all passes slow down for about 25 steps.
@@ -83,8 +84,8 @@ struct Server {
   OverlapMean seen = OverlapMean();
   int plain_owed = -1;
   uint64_t steps = 0, bursts = 0;
-  // The logarithm of the factor of Weather::wander. The times that step() returns exclude this factor, but include tilt
-  // and hiccups; the times that the cost model gets include all three.
+  // The logarithm of the factor of Weather::wander. The times that step() returns exclude this factor, but include
+  // those of tilt and hiccups. The times that the cost model gets include all three.
   double pace = 0;
   double tilt = 0;
   int slow = 0;  // passes left in a hiccup
@@ -198,9 +199,9 @@ TEST(ControllerBursts, NeverALossAndNearTheBestFixedK) {
     }
 }
 
-// Simulates disturbances that can mislead the cost model: the ratio between the cost of a pass with many rows and one
-// with few changes slowly, or all passes are slow for a short time. Plain decoding is simulated with the same
-// disturbances instead of computed, so this test needs more servers and a looser bound.
+// Simulates disturbances that can mislead the cost model. In one, the cost of a pass with many rows relative to a pass
+// with few rows changes slowly. In another, all passes are slow for a short time. Plain decoding is simulated with the
+// same disturbances instead of computed, so this test needs more servers and a looser bound.
 TEST(ControllerBursts, HardlyALossInBadWeather) {
   constexpr uint64_t kServers = 12;
   for (const Weather& weather :

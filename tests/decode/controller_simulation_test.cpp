@@ -34,7 +34,7 @@ struct Traffic {
   int plain_owed = -1;
   std::vector<Answer> answers = {};
   uint64_t steps = 0;
-  double pace = 0;  // x of the factor of `wander`; the members below exclude that factor
+  double pace = 0;  // x in the factor e^x of `wander`; the seconds below exclude this factor
   double seconds = 0, tokens = 0, probe_seconds = 0;
   int drafting = 0;  // number of sequences that drafted in the last step
 

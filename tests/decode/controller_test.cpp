@@ -125,7 +125,7 @@ TEST(CostModel, ShrugsOffOutliersAndNonsense) {
   costs.record_target(1, 1, 1000.0);
   for (const double bad : {0.0, -1.0, std::nan(""), HUGE_VAL}) costs.record_target(1, 1, bad);
   // The outlier was clipped and attributed mostly to the machine's speed at that moment, so it hardly changes the ratio
-  // of one cost to another.
+  // between two costs.
   EXPECT_NEAR(costs.verify_seconds(1, 0), 1.1, 0.01);
   costs.record_target(1, 3, 1.1 * 1.1);  // the outlier hardly affects this ratio
   EXPECT_NEAR(costs.verify_cost(1, 2), 1.1, 0.05);
@@ -168,9 +168,9 @@ TEST(CostModel, AShorterPassThatMetABusyMomentIsNotBelieved) {
   EXPECT_DOUBLE_EQ(costs.verify_seconds(1, 0), 1.0);
 }
 
-// The cost of a pass also depends on the request (grammars, log-probabilities), so passes of more rows may always be
-// cheaper than passes of fewer. After random mixtures of such passes, every estimate must still be within a factor of
-// 40 of the measured times.
+// The cost of a pass also depends on the request (grammars, log-probabilities). Passes of more rows may therefore
+// always be cheaper than passes of fewer rows. After random mixtures of such passes, every estimate must still be
+// within a factor of 40 of the measured times.
 TEST(CostModel, EstimatesStayNearWhatWasMeasured) {
   PhiloxStream random(11, 0);
   const auto between = [&](int low, int high) { return low + static_cast<int>(random.below(high - low + 1)); };
@@ -202,8 +202,8 @@ TEST(CostModel, EstimatesStayNearWhatWasMeasured) {
   }
 }
 
-// Sequences of a batch may draft different numbers of tokens, so the rows per sequence of a pass may be a fraction.
-// Such a pass must not count as a pass with the next whole number of rows per sequence.
+// Sequences of a batch may draft different numbers of tokens, so the rows per sequence of a pass may be a fraction such
+// as 2.5. Such a pass must not count as a pass with 3 rows per sequence.
 TEST(CostModel, PassesOfUnevenRows) {
   CostModel costs;
   for (int i = 0; i < 50; ++i) {
@@ -293,7 +293,7 @@ TEST(Controller, TheScheduleHoldsUntilCostsAreMeasured) {
 }
 
 TEST(Controller, MaximisesPredictedSpeedup) {
-  // expected_overlap is the prior at every position, so the best K follows from the formula alone.
+  // expected_overlap() is the prior at every position, so the best K follows from the formula alone.
   for (const double alpha : {0.3, 0.6, 0.8, 0.95})
     for (const double draft : {0.02, 0.1, 0.4}) {
       World w;
@@ -340,7 +340,7 @@ TEST(Controller, RandomDraftIsSwitchedOffAndAGoodOneFoundAgain) {
 }
 
 TEST(Controller, APromisingProbeIsFollowedUpAtOnce) {
-  // `before` is the overlap in the 200 steps before the draft improves. Drafting paid at 0.4 and did not pay at 0.02.
+  // `before` is the overlap in the 200 steps before the draft improves. At 0.4 drafting paid, at 0.02 it did not.
   for (const double before : {0.4, 0.02}) {
     World w;
     w.overlap = before;
@@ -371,8 +371,8 @@ TEST(Controller, FollowsChangingCosts) {
   EXPECT_GT(back, cheap);
 }
 
-// While the machine was busy, passes with many rows were measured as slow. The controller then chose K = 1, with which
-// such passes would never be measured again.
+// While the machine was busy, passes with many rows were measured as slow. The controller then chose K = 1, so no later
+// pass had as many rows and corrected the measurement.
 TEST(Controller, OldFiguresOfLongerPassesAreRenewed) {
   World w;
   w.overlap = 0.8;

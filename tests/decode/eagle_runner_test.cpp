@@ -1,5 +1,5 @@
-// Runs EAGLE-3 heads as drafts of a small target: greedy text equals plain decoding for every K, tree and batch, and
-// the draft still drafts after copied prompts, reused prefixes, preemption and full caches.
+// Runs EAGLE-3 heads as drafts of a small target. Greedy text must equal plain decoding for every K, tree and batch.
+// The draft must still draft after copied prompts, reused prefixes, preemption and full caches.
 #include "engine/decode/runners/eagle_runner.h"
 
 #include <gtest/gtest.h>
@@ -120,7 +120,8 @@ TEST_F(EagleRunner, Batches) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(sequences[i]->tokens(), expected[i]) << i;
 }
 
-// The draft's logits after a text must not depend on how the draft read the text. after() returns these logits.
+// The draft's first logits after a text, which after() computes. They must not depend on the way in which the draft
+// read the text.
 struct FirstDraft {
   std::vector<float> logits;
   int drafted;
@@ -159,8 +160,8 @@ TEST_F(EagleRunner, ReusedPrefixesGiveTheSameDrafts) {
   EXPECT_EQ(draft->cache_counts().found_tokens, before);
 }
 
-// The target has cached blocks of a text, but the draft does not. The target then runs the text again, so that the
-// draft gets the hidden states that it needs.
+// The target has cached blocks of a text for which the draft has none. The target must then run the text again, so that
+// the draft gets the hidden states that it needs.
 TEST_F(EagleRunner, TheTargetReusesNoMoreThanItsDraft) {
   make(1024);
   const std::vector<int32_t> text = prompt_of(150);
@@ -199,7 +200,7 @@ TEST_F(EagleRunner, CopiedPromptsAndPreemption) {
   EXPECT_EQ(second.tokens(), expected);
 }
 
-// While K = 0 the draft still reads the text now and then, so that it can draft again immediately.
+// While K = 0 the draft still processes new text from time to time, so that it can draft again immediately.
 TEST_F(EagleRunner, ADraftThatPausesFallsNotFarBehind) {
   const std::vector<int32_t> prompt = prompt_of(9);
   Stepper stepper(*target, draft.get());

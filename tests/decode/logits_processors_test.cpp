@@ -51,8 +51,8 @@ void expect_reference(LogitsProcessorState& state, const LogitsProcessors& rules
   }
 }
 
-// After every operation of a long random walk of pushes, pops, rewinds and commits, the state equals the state that is
-// computed from the whole text.
+// Makes a long random walk of pushes, pops, rewinds and commits. After every operation the state must equal the state
+// that is computed from the whole text.
 TEST(LogitsProcessors, StateFollowsEveryPushAndPop) {
   const LogitsProcessors rules = busy_rules();
   const toy::Tokens prompt = {1, 9, 9};
@@ -184,7 +184,7 @@ TEST(LogitsProcessors, SaysWhenNoTokenIsLeft) {
   EXPECT_EQ(state.apply(broken), Applied::kDone) << "NaN is the sampler's to report";
 }
 
-// Draft and target ask for the same mask, so it is computed once, and again only after a different token was pushed.
+// Draft and target request the same mask. The mask is computed once, and again only after a different token was pushed.
 TEST(LogitsProcessors, MasksAreComputedOncePerPositionAndToken) {
   struct Counting final : Constraint {
     explicit Counting(int& n) : calls(n) {}
@@ -223,7 +223,7 @@ TEST(LogitsProcessors, MasksAreComputedOncePerPositionAndToken) {
   EXPECT_EQ(calls, 5);
 }
 
-// Allows every token. Fails permanently if its mask is requested after token 9, and after 5 masks.
+// Allows every token. Fails permanently after 5 masks, or if a mask is requested after token 9.
 struct Fragile final : Constraint {
   MaskState allowed(std::span<uint32_t> bits) override {
     failed |= (!tokens.empty() && tokens.back() == 9) || ++masks > 5;
@@ -305,8 +305,8 @@ TEST(LogitsProcessors, RangesAreChecked) {
   refused("min_tokens", [](LogitsProcessors& r) { r.min_tokens = -1; });
 }
 
-// At the ends of every range, and for repetition penalties beyond those that validate() accepts, finite logits stay
-// finite and forbidden ones stay forbidden.
+// Uses values at the ends of every range, and repetition penalties beyond the range that validate() accepts. Finite
+// logits must stay finite, and forbidden tokens must stay forbidden.
 TEST(LogitsProcessors, LeaveFiniteLogitsFiniteAtEveryExtreme) {
   constexpr float most = std::numeric_limits<float>::max(), tiny = std::numeric_limits<float>::denorm_min();
   for (const double repetition : {5e-324, 1e-60, 1e-38, 0.01, 1.0, 2.0})

@@ -1,4 +1,4 @@
-// Tests with real models that greedy speculation equals plain decoding, and that sampled acceptance equals the values
+// Tests with real models. Greedy speculation must equal plain decoding. Sampled acceptance must equal the values
 // measured with an independent implementation: stories260K drafted by llama2xs-279K, K = 6, T = 1 gives 2.73 tokens per
 // step and conditional acceptance of 0.63 … 0.71 (data/README.md in SPECDEC_SHARED).
 #include "engine/decode/runners/model_runner.h"
@@ -58,7 +58,8 @@ struct RealModels : ::testing::Test {
   SystemClock clock;
 };
 
-// A fork shares blocks until it writes to them; both sequences then continue as if the other did not exist.
+// A fork shares blocks until one of the two sequences writes to them. Both sequences then continue as if the other did
+// not exist.
 TEST_F(RealModels, AForkIsTheSequenceItCameFrom) {
   LogitRows rows;
   const std::vector<int32_t> prompt = {1, 403, 407, 261, 378, 30, 12}, other = {99, 5}, same = {12};

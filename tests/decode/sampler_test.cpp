@@ -117,7 +117,8 @@ TEST(Sampler, TiesKeepTheLowerIds) {
   EXPECT_EQ(kept(run({1, 3, 3, 3, 0}, {.top_k = 2})), (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(kept(run(std::vector<float>(6, 0.f), {.top_p = 0.5})), (std::vector<int32_t>{0, 1, 2}));
   EXPECT_EQ(kept(run({1, 7, 7}, {.temperature = 0})), (std::vector<int32_t>{1}));
-  // For large k, too, the smallest ids are kept, although the sampler then uses a selection instead of a heap.
+  // Among equal values the smallest ids are kept, also for large k, for which the sampler uses a selection instead of a
+  // heap.
   EXPECT_EQ(kept(run(std::vector<float>(600, 1.f), {.top_k = 300})).back(), 299);
   EXPECT_EQ(argmax(std::vector<float>{2, 5, 5}), 1);
 }

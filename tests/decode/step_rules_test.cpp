@@ -63,7 +63,7 @@ TEST_F(RuledSteps, GreedyTextIsThePlainOneForEveryK) {
     EXPECT_EQ(r.s.tokens(), plain) << "K=" << k;
     EXPECT_GT(r.s.counts().accepted, k > 0 ? 5 : -1) << "the draft follows the same rules";
   }
-  // The text without the processors is different.
+  // Checks that the processors change the text: the text without them is different.
   Ruled free(stepper, {1, 2}, {}, 3, {.temperature = 0}, 40);
   stepper.start(free.s);
   Sequence* const batch[] = {&free.s};
@@ -102,8 +102,8 @@ TEST_F(RuledSteps, ADeadEndFailsItsOwnSequenceOnlyAndIsTheRequestsFault) {
     }
 }
 
-// If the draft reaches a dead end that the target avoids, the tokens drafted so far are verified, and the sequence
-// continues.
+// The draft reaches a dead end (no allowed token) that the target avoids. The tokens drafted so far must be verified,
+// and the sequence must continue.
 TEST_F(RuledSteps, ADeadEndOfTheDraftOnlyStopsDrafting) {
   LogitsProcessors rules;
   for (int32_t id = 0; id < kTokens; ++id) rules.bad_words.push_back({8, id});

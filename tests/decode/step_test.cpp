@@ -62,7 +62,7 @@ TEST(Step, GreedyIsThePlainTextForEveryKAndBatchMix) {
     Toy r(stepper, {0, 7}, k, 40);
     EXPECT_EQ(run(stepper, r), plain[0]) << "K=" << k;
   }
-  // Runs six sequences with K = 0 to 5 in one batch, which finish at different times.
+  // Runs six sequences with K = 0 to 5 in one batch. They finish at different times.
   std::vector<std::unique_ptr<Toy>> requests;
   for (int32_t i = 0; i < 6; ++i) requests.push_back(std::make_unique<Toy>(stepper, toy::Tokens{i, 7}, i, 40));
   for (auto& r : requests) stepper.start(r->s);
@@ -164,7 +164,8 @@ TEST(Step, LongPromptsGoInChunks) {
 }
 
 TEST(Step, DraftCatchesUpAfterFullAcceptanceAndAfterPlainSteps) {
-  // A draft equal to the target is accepted completely in each step only if its cache never lacks a token.
+  // The draft equals the target, so every step must accept all drafted tokens. A token missing in the draft's cache
+  // would lead to a rejection.
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(1));
   Stepper stepper(target, &draft);
   Toy r(stepper, {1, 2}, 3, 41);
@@ -190,8 +191,8 @@ TEST(Step, AFailingDraftCostsOnlyItsOwnSequenceTheDraft) {
   const toy::Tokens text_a = run(alone, plain_a), text_b = run(alone, plain_b);
   enum class Way { kThrow, kNan };
   for (const Way way : {Way::kThrow, Way::kNan}) {
-    // The draft fails in the middle of a pass, when the caches of both sequences have grown: it either throws or
-    // returns a logit that is NaN.
+    // A draft that fails in the middle of a pass, after the caches of both sequences have grown. It either throws or
+    // returns a NaN logit.
     toy::Model draft(kVocab, [&](std::span<const int32_t> context, std::span<float> l) {
       logits(context, l);
       if (context[0] != 1 || context.size() <= 6) return;

@@ -1,8 +1,8 @@
-"""Tests docs/openapi.json against the running server. Every operation with a body gets 1,000 requests that fit it and
-1,000 that do not. Every path with a GET gets 1,000 GETs and 1,000 requests with another method. Then 1,000 requests of
-all kinds follow in a random order over several connections. No reply is a 5xx, replies and errors have the form that
-the document says, a body that does not fit is refused with the name of the field, and the server stays alive. Every
-route is asked with no key, a wrong key, an empty key and a valid key."""
+"""Tests docs/openapi.json against the running server. Every operation with a body gets 1,000 requests that fit its
+schema and 1,000 that do not. Every path with a GET gets 1,000 GETs and 1,000 requests with another method. Then 1,000
+requests of all kinds follow in a random order over several connections. No reply may be a 5xx. Replies and errors must
+have the form that the document says. A body that does not fit must be refused with the name of the field, and the
+server must survive. Every route is requested without a key and with a wrong, an empty and a valid key."""
 
 import http.client
 import json
@@ -116,7 +116,8 @@ def settle(rng, body):
     named = [key for key in GRAMMARS if body.get(key)]
     if body.get("min_tokens"):
         body["min_tokens"] = min(body["min_tokens"], body.get("max_tokens") or 10)
-    # Few texts of a grammar have min_tokens tokens or consist only of allowed_token_ids, so both are mostly removed.
+    # A grammar admits few texts that have min_tokens tokens or consist only of allowed_token_ids, so both keys are
+    # mostly removed from bodies with a grammar.
     for key in ("min_tokens", "allowed_token_ids"):
         if named and key in body and rng.random() < 0.95:
             del body[key]
@@ -171,8 +172,9 @@ def bodies_that_fit(rng, path, operation, server, admin):
         if admin or status == 200:
             continue
         error = json.loads(data)["error"]
-        # The constraints of a request may contradict each other, so that no token is left (no_token_left). A function's
-        # parameters may admit no object, so that a forced call of it cannot be written (invalid_value).
+        # Two refusals of a valid body are allowed. The constraints of a request may contradict each other, so that no
+        # token is left (no_token_left). A function's parameters may admit no object, so that a forced call of the
+        # function cannot be written (invalid_value).
         impossible_call = error["code"] == "invalid_value" and error["param"] == "tools" and is_call_forced(body)
         if not (status == 400 and (error["code"] == "no_token_left" or impossible_call)):
             fail("a request that fits is refused:", path, str(status), error, body)
@@ -235,8 +237,8 @@ def bodies_that_do_not(rng, path, operation, server, admin):
 
 
 def reads(rng, path, operation, server, admin):
-    """Sends GETs with any query and header that a client may add and with names that do not exist. After each GET,
-    sends a request with another method, which must get 405."""
+    """Sends GETs with random queries and headers and with names that do not exist. After each GET, sends a request with
+    another method, which must get 405."""
     for i in range(CASES):
         name = rng.choice(["target", "target", "other", "tar", "target/", "..", "%00", "%2e%2e", "a" * 300, "targ%65t"])
         place = path.replace("{model}", name) + rng.choice(

@@ -1,5 +1,5 @@
-"""Runs commands on hostile and broken files. Each must end with the exit code of docs/contract.md and one clear last
-line that names the file, never with a crash or a hang."""
+"""Runs commands on hostile and broken files. Each command must end with the exit code of docs/contract.md and a clear
+last line that names the file. No command may crash or hang."""
 
 import json
 import os
@@ -239,7 +239,8 @@ expect(not any((work / name).exists() for name in ("none", "g", "r")), "a refuse
 expect((work / "read/index.json").exists(), "the data that were read are there")
 print("ok: mistakes of a hurried user")
 
-# If LibTorch cannot be found, as when a user may not read the environment of the build, the error says how to name it.
+# LibTorch cannot be found, for example because the user may not read the build's Python environment. The error must say
+# how to name LibTorch's folder.
 other = work / "other"
 (other / "bin").mkdir(parents=True)
 (other / "libexec").mkdir()

@@ -1,6 +1,6 @@
-"""Runs `specdec loop run` with distill as a batch job, through the scripts that `specdec init` writes. Programs of this
-test stand in for sbatch, scancel, srun and kubectl: they run the job here, preempt it once, and answer as the
-documented commands do."""
+"""Runs `specdec loop run` with distill as a batch job, through the scripts that `specdec init` writes. This test
+replaces sbatch, scancel, srun and kubectl by programs that run the job on this machine, preempt it once, and answer as
+the documented commands do."""
 
 import json
 import os

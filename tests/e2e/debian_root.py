@@ -1,5 +1,6 @@
-"""Makes fresh Debian roots, and command lines that run in them as in a container: in namespaces of their own, with the
-mounts, devices and capabilities of a container. Nothing is mounted outside of the caller's own mount namespace."""
+"""Makes fresh Debian roots (root file systems), and command lines that run in them as in a container: in separate
+namespaces, with the mounts, devices and capabilities of a container. Mounts only in the caller's own mount
+namespace."""
 
 import os
 import re
@@ -50,7 +51,7 @@ exec "$@"
 
 
 class Failure(Exception):
-    """Says in one line what is wrong with the Dockerfile or with what it builds."""
+    """An error of the Dockerfile or of what it builds, described in one line."""
 
 
 def missing(folder):
@@ -80,7 +81,7 @@ def size_of(root):
 
 def make_base(root):
     """Makes a root with the contents of the image debian:12."""
-    # Without the hook, apt would install usrmerge, which moves files below /usr, and with it perl.
+    # Without the hook, apt would install usrmerge, which moves files below /usr, and perl, which usrmerge needs.
     hook = "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"
     made = ["mmdebstrap", "--mode=root", "--variant=minbase", "--dpkgopt=force-unsafe-io", hook, "bookworm", root]
     done = subprocess.run(made, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -35,6 +35,6 @@ def ignored(context, path):
 
 
 def command_of(rest):
-    """Returns the argument list that CMD, ENTRYPOINT, RUN or the CMD of HEALTHCHECK start: a JSON list as it is, any
-    other text as a shell command."""
+    """Returns the argument list that a CMD, an ENTRYPOINT, a RUN or the CMD of a HEALTHCHECK starts. A JSON list is
+    taken as it is; any other text becomes a shell command."""
     return json.loads(rest) if rest.startswith("[") else ["/bin/sh", "-c", rest]

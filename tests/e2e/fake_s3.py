@@ -1,5 +1,5 @@
-"""A stand-in for an S3 server, on 127.0.0.1. It answers the requests that specdec sends and checks each signature.
-Tests set its faults."""
+"""Imitates an S3 server on 127.0.0.1. It answers the requests that specdec sends and checks each signature. Tests can
+set faults, which it then produces."""
 
 import hashlib
 import hmac

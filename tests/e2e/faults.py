@@ -1,8 +1,8 @@
 """Runs the real program under faults of the file system and after power cuts (tests/faults). A preloaded library counts
-the program's changes to files and makes one of them fail, or records all of them. SPECDEC_FAULTS=all takes every point
-(number of a change); otherwise the seed SPECDEC_FAULT_SEED, which is printed, draws a tenth of them. The seed is 1
-unless set, so that the same commit meets the same faults; the nightly run draws a fresh seed. Kills happen at every
-point."""
+the program's changes to files. It makes one change fail, or records all of them. A point is the number of a change.
+SPECDEC_FAULTS=all tests every point; otherwise a tenth of the points is drawn with the seed SPECDEC_FAULT_SEED, which
+is printed. The default seed is 1, so that the same commit meets the same faults; the nightly run draws a fresh seed.
+Kills always happen at every point."""
 
 import os
 import random
@@ -20,7 +20,7 @@ REPLAY = BUILD / "tests/specdec_power_cut"
 ALL = os.environ.get("SPECDEC_FAULTS") == "all"
 SEED = int(os.environ.get("SPECDEC_FAULT_SEED") or 1)
 chance = random.Random(SEED)
-LOSSES = ("all", "contents", "some")  # which of the changes that were not synced a power cut loses
+LOSSES = ("all", "contents", "some")  # the unsynced changes that a power cut loses (tests/faults/power_cut.h)
 lock = threading.Lock()
 print(f"faults: SPECDEC_FAULT_SEED={SEED}, {'all' if ALL else 'a tenth of the'} points", flush=True)
 
@@ -46,7 +46,7 @@ REASONS = {
 
 def environment(kind, n, below=None, word=None):
     """Returns environment variables that inject a fault at the n-th of the operations that `kind` counts (faults.cpp).
-    With `word`, only processes that have it as an argument meet the fault."""
+    With `word`, the fault applies only to processes that have `word` as an argument."""
     env = {"LD_PRELOAD": str(PRELOAD), f"SPECDEC_{kind}_AT": f"{n}@{word}" if word else str(n)}
     return env | ({"SPECDEC_FAULT_BELOW": str(below)} if below else {})
 
@@ -86,8 +86,8 @@ def number():
 
 
 class Recording:
-    """One run of a command with every change below `root` recorded, from which a folder can be restored to the state at
-    any moment of the run."""
+    """A run of a command, with a recording of every change below `root`. restore() brings a folder to its state at any
+    moment of the run."""
 
     def __init__(self, arguments, root, scratch, codes=(0,), env=None):
         self.root, self.start, self.journal = root, scratch / "start", scratch / "journal"
@@ -119,12 +119,12 @@ class Recording:
 
 
 class Subject:
-    """A command under test, and the checks of what must hold after a fault. A folder made by prepare() holds everything
-    that the command changes, and the same command works in any such folder."""
+    """A command under test, with checks that must hold after a fault. prepare() makes a folder with everything that the
+    command changes. The command works in the same way in any such folder."""
 
     name = ""
     codes = (0,)  # exit codes of an undisturbed run
-    reads_below = None  # a folder in which reads fail, instead of the subject's own
+    reads_below = None  # a folder in which reads fail, instead of the command's own folder
     # finish() runs after every point whose number is a multiple of `often`, and after every kill and every power cut.
     often = 1
     word = None  # only processes started with this argument meet faults; power cuts affect all
@@ -140,13 +140,13 @@ class Subject:
         raise NotImplementedError
 
     def check(self, folder, text):
-        """Checks what readers may rely on at any time, after any fault."""
+        """Checks what readers may rely on at any time, even directly after a fault."""
 
     def done(self, folder, text):
-        """Checks that what the command reported as done holds, whether or not there was a power cut."""
+        """Checks that the results that the command reported as done are there, whether or not there was a power cut."""
 
     def finish(self, folder, text):
-        """Checks that the same command ends well when it is run again."""
+        """Checks that the same command succeeds when it is run again."""
 
 
 def must(condition, text):

@@ -1,5 +1,5 @@
-"""Tests the flags whose effect no other test shows: after --request-timeout a command gives up a request that an
-endpoint does not answer and sends it again, and --cache sets the memory that a server plans for its KV caches."""
+"""Tests two flags that no other test covers. --request-timeout: if an endpoint does not answer in time, the command
+gives up the request and sends it again. --cache: the memory that a server plans for its KV caches."""
 
 import re
 import shutil

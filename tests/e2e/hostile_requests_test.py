@@ -1,6 +1,6 @@
-"""Sends the running server hostile requests and renders a hostile template of a model. The requests that once ended the
-server get 400 and the name of their field, the server survives and answers others as before, and its own memory does
-not grow with what strangers ask for."""
+"""Sends hostile requests to the running server, which also renders a model's hostile chat template. Requests that ended
+earlier versions of the server must get 400 with the name of their field. The server must survive and answer other
+requests as before. Its own memory must not grow with the size of what clients request."""
 
 import atexit
 import http.client
@@ -155,7 +155,8 @@ for body in ends:
 alive("numbers at the ends of their ranges are arithmetic: 240 answers")
 
 
-# 3: A hostile chat template that passes the checks at start-up: with 66 messages it doubles a string sixty times.
+# 3: A hostile chat template that passes the checks at start-up. With 66 messages, the template doubles a string sixty
+# times.
 def chat(messages):
     return {"messages": [{"role": "user", "content": "a"}] * messages, "max_tokens": 4, "seed": 1}
 

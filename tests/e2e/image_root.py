@@ -1,14 +1,14 @@
-"""image_root.py: carries out the instructions of the Dockerfile in fresh Debian roots, one for each stage. It runs the
+"""image_root.py: executes the instructions of the Dockerfile in fresh Debian roots, one for each stage. Then runs the
 last root as a container engine would run the image: the entry point as the image's user, as process 1, without a
-network, and the health check of a real server. It replaces a container engine where there is none, but has no layers
-and no cache of them, and reads the Dockerfile itself; an instruction that it does not know is an error.
+network, and the health check of a real server. The script replaces a container engine on machines that have none. It
+has no layers and no cache of them. It reads the Dockerfile itself and fails at an instruction that it does not know.
 
 mmdebstrap makes the bases debian:12 and debian:12-slim as Debian makes the images of these names. They trust the
 certificates in /usr/local/share/ca-certificates of this machine, which some networks need.
 
-Needs root, a network, mmdebstrap and 20 GB; without these it says so and exits with 77. It prints the seconds of each
-step and the sizes of the last root. It runs in a process and a mount namespace of its own, so no process and no mount
-is left, however it ends."""
+Needs root, a network, mmdebstrap and 20 GB. If one of them is missing, prints which one and exits with 77. Prints the
+seconds of each step and the sizes of the last root. Runs in a process and a mount namespace of its own, so that no
+process and no mount is left, however the script ends."""
 
 import argparse
 import contextlib
@@ -34,7 +34,7 @@ RECORD = "steps.json"
 
 
 class Build:
-    """The stages so far, and the record of the steps whose results are in their root folders."""
+    """The stages so far, and a record of the completed steps, whose results are in the stages' root folders."""
 
     def __init__(self, folder, context, given, reuse):
         self.folder, self.context, self.given = folder, context, given
@@ -47,8 +47,8 @@ class Build:
         self.key, self.steps = "", []
 
     def once(self, what, change):
-        """Runs `change` on the current root, and records it as `what`. Skips it if an earlier run did the same
-        steps."""
+        """Runs `change` on the current root, and records the step as `what`. Skips it if an earlier run did the same
+        steps up to this one."""
         self.key = hashlib.sha256(f"{self.key}\n{what}".encode()).hexdigest()
         done = self.record[self.stages[-1].root.name]["done"]
         if len(done) > len(self.steps) and done[len(self.steps)] == self.key:
@@ -252,7 +252,8 @@ def check_server(stage):
         asked = stage.beside(process, stage.health, variables)
         return process, subprocess.run(asked, capture_output=True).returncode == 0
 
-    # The health check passes, too, while process 1 has not become the server yet, so "listening on" must also be there.
+    # The health check also passes while process 1 has not become the server yet, so the output must contain "listening
+    # on", too.
     while "listening on" not in output.read_text() or not healthy()[1]:
         if server.poll() is not None or time.monotonic() > begun + 600:
             raise Failure(f"serve does not become healthy: {output.read_text()}")
@@ -332,7 +333,7 @@ def main():
     with roots(
         given.folder or Path(tempfile.mkdtemp(prefix="image-", dir=parent)), given.keep or given.reuse
     ) as folder:
-        # The kernel kills unshare if this process ends, and with it all processes of its namespace.
+        # The kernel kills unshare when this process ends. With unshare, all processes of its namespace end.
         spaces = [
             "setpriv",
             "--pdeathsig",

@@ -1,6 +1,6 @@
-"""Checks that other readers accept what `specdec init` writes. specdec's own reader reads the TOML and a YAML parser
-the YAML; check-jsonschema (schemas of GitHub and GitLab), actionlint, kubernetes-validate, systemd-analyze and promtool
-check the files where they are installed. The scripts in these files are run."""
+"""Checks that other programs accept the files that `specdec init` writes. specdec's own reader reads the TOML file, and
+a YAML parser the YAML files. check-jsonschema (schemas of GitHub and GitLab), actionlint, kubernetes-validate,
+systemd-analyze and promtool check the files if they are installed. The test also runs the scripts in these files."""
 
 import json
 import os
@@ -37,9 +37,8 @@ def tool(name, *arguments, cwd=None):
 
 
 def with_specdec(folder, shell, script, code, output, error=""):
-    """Runs a script with a stand-in for specdec in PATH, which prints `output` on stdout and `error` on stderr and
-    exits with `code`. Returns exit code, stdout, and the texts that the script wrote to GitHub's summary and output
-    files."""
+    """Runs a script with a fake specdec in PATH, which prints `output` on stdout and `error` on stderr and exits with
+    `code`. Returns exit code, stdout, and the texts that the script wrote to GitHub's summary and output files."""
     stand_in = folder / "bin"
     stand_in.mkdir(exist_ok=True)
     say = f"printf '%s' '{output}'\nprintf '%s' '{error}' >&2\n"
@@ -207,7 +206,7 @@ def check_slurm(folder):
         asked = (folder / "queued").exists() and (folder / "queued").read_text() == "requeue 7\n"
         good = done.returncode == code and asked == queued
         expect(good, f"Slurm: exit {code} after {restarts} restarts is queued again: {queued} {done.stderr}")
-    # A signal to the batch shell reaches the loop, and the shell waits for its end.
+    # A signal to the batch shell must reach the loop, and the shell must wait until the loop has ended.
     (stand_in / "specdec").write_text(
         "#!/bin/bash\ntrap 'sleep 0.2; exit 75' TERM\nwhile :; do kill -TERM $PPID; sleep 0.05; done\n"
     )
@@ -317,7 +316,7 @@ def check_monitoring(folder):
         all(f"alertname: {a}" in tested for a in alerts) and all(f"expr: {r}" in tested for r in recorded),
         "every rule has a test for promtool",
     )
-    # Writes the dashboard's queries as recording rules, because promtool can check those.
+    # Writes the dashboard's queries as recording rules, the form that promtool can check.
     as_rules = [
         {"record": f"q{i}", "expr": q.replace("$__rate_interval", "5m").replace("$job", ".*")}
         for i, q in enumerate(queries)

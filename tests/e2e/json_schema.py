@@ -1,5 +1,5 @@
-"""Implements the part of JSON Schema 2020-12 that docs/openapi.json uses: checks values against a schema, makes values
-that fit a schema, and spoils such values."""
+"""Implements the part of JSON Schema 2020-12 that docs/openapi.json uses. Checks values against a schema, generates
+values that fit a schema, and changes such values so that they violate the schema."""
 
 import re
 
@@ -66,9 +66,9 @@ def listed(x):
 
 
 class Schemas:
-    """Checks, makes and spoils values. `root` is the document that $ref points into. `narrow` maps the name of a
-    property to a stricter schema for making its values, where the document allows more than the model under test
-    does."""
+    """Checks, makes and spoils values. `root` is the document that $ref points into. The document may allow values that
+    the model under test refuses: `narrow` then maps the name of a property to a stricter schema from which its values
+    are made."""
 
     def __init__(self, root, narrow=None):
         self.root, self.narrow = root, narrow or {}

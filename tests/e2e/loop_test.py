@@ -1,6 +1,6 @@
-"""Tests `specdec loop run`. Killed at every change that it makes to the file system, it resumes and never trains twice.
-An interrupted run resumes although the logs have grown. After a verdict, new data waits until the cooldown is over.
-Answers that another model wrote are regenerated."""
+"""Tests `specdec loop run`. If the loop is killed at any change that it makes to the file system, it must resume and
+never train twice. An interrupted run must resume although the logs have grown. After a verdict, new data must wait
+until the cooldown is over. Answers that another model wrote must be regenerated."""
 
 import json
 import os
@@ -121,8 +121,9 @@ class Loop(Subject):
                 f"{text}: a draft that was there was trained again",
             )
         loop(folder)  # trains on the second day's logs, unless the run above did
-        # A store has many writers, so files that another process may still be writing are kept for a day. A kill ends
-        # only the loop itself, while a power cut also ends its stages, which write to the store.
+        # After a power cut, partial files may remain in the store. The store has many writers, so files that another
+        # process may still be writing are kept for a day. A kill ends only the loop itself. A power cut also ends the
+        # loop's stages, which write to the store.
         shared = ("store/tmp", "store/refs") if "power cut" in text else ()
         left = [str(p) for p in folder.rglob("*partial*") if not any(folder / name in p.parents for name in shared)]
         must(not left, f"{text}: left over: {left}")

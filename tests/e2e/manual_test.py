@@ -1,5 +1,5 @@
-"""Checks the manual pages: each command has one, it has every flag of --help, and those of man, groff and mandoc that
-are installed read it without a warning."""
+"""Checks the manual pages. Each command must have a page with every flag of --help. man, groff and mandoc, if
+installed, must read every page without a warning."""
 
 import os
 import re

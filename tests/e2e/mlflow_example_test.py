@@ -1,5 +1,5 @@
-"""Runs examples/metrics_to_mlflow.py on a run of a tiny model. SPECDEC_MLFLOW_PYTHON names a Python that has MLflow
-(tests/e2e/mlflow.txt); without one this test is skipped. MLflow keeps its runs in a SQLite file here."""
+"""Runs examples/metrics_to_mlflow.py on a run of a tiny model. SPECDEC_MLFLOW_PYTHON names a Python with MLflow
+(tests/e2e/mlflow.txt); if it is not set, this test is skipped. MLflow stores its runs in a SQLite file."""
 
 import json
 import os

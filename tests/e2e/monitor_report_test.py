@@ -1,5 +1,6 @@
-"""Tests `monitor status` and `monitor report` on a state of an earlier version and on one that real checks make. The
-page is one file that loads nothing, shows what the state has, and replaces no other file."""
+"""Tests `monitor status` and `monitor report` on a monitor state that an earlier version wrote and on a state that real
+checks write. The report page must be one file that loads nothing else, show the contents of the state, and overwrite no
+other file."""
 
 import json
 import re
@@ -31,7 +32,8 @@ def block(text, name):
 
 
 try:
-    # A state of version 0.1.0 has no measurements, so the report takes the figures from its verdicts.
+    # The state of version 0.1.0 has no measurements, so the report must take the figures from the verdicts in the
+    # state.
     shutil.copy(FIXTURES / "monitor.db", work / "old.db")
     html, out = page(work / "old.db", work / "old.html")
     expect(out.startswith(f"{work}/old.html: watched for "), f"one line says what the page has: {out.strip()}")

@@ -1,6 +1,6 @@
 """Runs README's story in a shell: package, serve, 60 requests, another target at the same path, and README's own
-monitor line. That line says stale (5) at every check until the packaged target is back, and healthy (0) after enough
-traffic. No secret of a URL is left in any output or file."""
+monitor line. That line must report stale (exit code 5) at every check until the packaged target is back, and healthy
+(0) after enough traffic. No secret of a URL may be left in any output or file."""
 
 import json
 import os
@@ -74,7 +74,7 @@ class Server:
 
 
 def readme_says(url, *more):
-    """Runs README's line as it is printed there, except for the port. Returns exit code, stdout and stderr."""
+    """Runs README's monitor line as it is printed there, except for the port. Returns exit code, stdout and stderr."""
     line = README_LINE.split("#")[0].strip().replace("http://127.0.0.1:8000", url)
     done = subprocess.run(
         " ".join([line, *more]), shell=True, cwd=work, env=SHELL, capture_output=True, text=True, timeout=120

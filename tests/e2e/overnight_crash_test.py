@@ -1,11 +1,13 @@
-"""Kills the monitor and `specdec package` (`kill -9`) at every change that they and the monitor's database make to the
-file system in one simulated night: a drift alarm, a redistillation, a promoted candidate, its relapse, and the
-roll-back. The test also runs the night with faults of the file system and with power cuts.
+"""Kills the monitor and `specdec package` (`kill -9`) in the course of one simulated night. A kill happens at every
+change that these programs and the monitor's database make to the file system. The night has a drift alarm, a
+redistillation, a promoted candidate, its relapse, and the roll-back. The test also runs the night with faults of the
+file system and with power cuts.
 
-After each fault, later checks go through the same states to the same end, the training has run once, each alarm and
-each transition has been reported, and the store is valid all the time. Kills happen at every point (numbered change),
-other faults and power cuts at a tenth of the points (SPECDEC_FAULTS=all: at all of them). A failure names its point.
-`overnight_crash_test.py BUILD_DIR EIO 591` runs that night alone, and `… CUT 300 some 12345` one with a power cut."""
+After each fault, later checks must go through the same states to the same end. The training must have run once, each
+alarm and each transition must have been reported, and the store must be valid at all times. Kills happen at every point
+(numbered change), other faults and power cuts at a tenth of the points (SPECDEC_FAULTS=all: at all of them). A failure
+names its point. `overnight_crash_test.py BUILD_DIR EIO 591` runs only the night with EIO at point 591, and `… CUT 300
+some 12345` one night with a power cut."""
 
 import http.server
 import json
@@ -30,8 +32,8 @@ work = Path(tempfile.mkdtemp(prefix="specdec-night-", dir="/dev/shm" if os.acces
 
 
 class Admin(http.server.BaseHTTPRequestHandler):
-    """Stands in for the admin listeners of the servers of all nights, and receives the monitor's webhooks. The first
-    part of a path names the night."""
+    """Imitates the admin listeners of the servers of all nights, and receives the monitor's webhooks. The first part of
+    a path names the night."""
 
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # buffers a reply, so that head and body leave in one packet
@@ -122,8 +124,8 @@ def records(pair, overlap, n):
 
 
 def check(place, n, point=None, kind=KILL, journal=None):
-    """Runs one `monitor check` and returns its exit code. With `point`, the fault `kind` happens at the change with
-    this number, if the check reaches it."""
+    """Runs one `monitor check` and returns its exit code. With `point`, the fault `kind` happens at the change with the
+    number `point`, if the check makes that many changes."""
     store = place / "store"
     env = dict(os.environ)
     if point is not None:
@@ -171,8 +173,8 @@ def check(place, n, point=None, kind=KILL, journal=None):
 
 
 def may_fail(kind, text):
-    """Returns whether a check that met the fault `kind` may fail. After an interrupted call (EINTR) only SQLite may: it
-    does not repeat fsync, so it reports an I/O error, and the next check continues."""
+    """Returns whether a check that met the fault `kind` may fail. After an interrupted call (EINTR), it may fail only
+    in SQLite, which does not repeat an interrupted fsync and reports an I/O error; the next check continues."""
     return text.endswith("m.db: disk I/O error") if kind == EINTR else kind not in (KILL, SHORT)
 
 
@@ -185,7 +187,7 @@ def counted(place):
 
 
 def alone(place):
-    """Waits for the children of a killed check to end, because a power cut would end them, too."""
+    """Waits until the children of a killed check have ended. A power cut would have ended them, too."""
 
     def others():
         for process in Path("/proc").glob("[0-9]*/cmdline"):
@@ -209,8 +211,8 @@ def power_cut(place, start, journal, lost, seed):
             0
         ]
     )
-    # The replay writes every file anew. Keeps the file of acceptance records, because the monitor would read a new file
-    # from its beginning.
+    # Keeps the file of acceptance records. The replay would write it anew, and the monitor would read a new file from
+    # its beginning.
     log, aside = place / "acceptance.jsonl", place.with_suffix(".jsonl")
     log.rename(aside)
     subprocess.run([REPLAY, journal, start, place, str(done), lost, str(seed), place], check=True)
@@ -222,7 +224,7 @@ def lines(file):
 
 
 def valid(place, n):
-    """Checks what readers of the store and of the database may rely on at any moment."""
+    """Checks what readers of the store and of the database may rely on at any time."""
     for channel in ("production", "candidate"):
         ref = place / "store/refs" / channel
         if ref.exists():
@@ -243,9 +245,9 @@ def valid(place, n):
 
 
 def night(n, point=None, kind=KILL, lost=None, seed=0):
-    """Plays one night: three phases, each until its checks have nothing left to do. Returns the number of points
-    without `point`, else whether the night ended before it. With `lost`, the check is killed at the point and the power
-    is cut: `lost` and the seed decide which unflushed data is lost."""
+    """Runs one night: three phases, each until its checks have nothing left to do. Without `point`, returns the number
+    of points. With `point`, returns whether the night ended before this point. With `lost`, the check is killed at the
+    point and the power is cut: `lost` and the seed decide which unflushed data is lost."""
     place = work / f"night-{n}"
     start, journal = work / f"start-{n}", work / f"journal-{n}"
     shutil.copytree(work / "evening", place, symlinks=True)
@@ -332,8 +334,8 @@ def verify(place, n):
 
 
 def killed_while_training():
-    """Kills a check while its child trains. The child continues, no second one starts, and a later check sees its
-    end."""
+    """Kills a check while its child trains. The child must continue, no second child may start, and a later check must
+    notice the child's end."""
     place = work / "night-long"
     shutil.copytree(work / "evening", place, symlinks=True)
     (place / "train.sh").write_text(

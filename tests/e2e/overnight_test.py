@@ -1,6 +1,6 @@
-"""Plays a night that nobody watches. Under live load the target is swapped; one check recognises this, redistils and
-puts the new draft on trial, and later checks promote it. Then a bad candidate is tried and rolled back. All answers are
-the target's own text all the time."""
+"""Simulates a night without an operator. Under live load the target is swapped. One check recognises the swap,
+redistils and puts the new draft on trial, and later checks promote it. Then a bad candidate is tried and rolled back.
+All answers must be the target's own text at all times."""
 
 import http.client
 import json
@@ -184,8 +184,8 @@ def draft_of(channel):
 
 
 def until(state, load, what):
-    """Runs checks under load until the monitor reaches `state`. Returns the last exit code, its result, and the states
-    that were passed."""
+    """Runs checks under load until the monitor reaches `state`. Returns the exit code and the result of the last check,
+    and the states on the way."""
     way = []
     for _ in range(40):
         load.wait_for(30)

@@ -1,5 +1,6 @@
-"""Tests the store of packages from outside: a running server protects its package from gc, an encrypted minisign key
-signs packages, a store can require signatures, push and pull work with directories and S3, and lint writes SARIF."""
+"""Tests the store of packages through the program. A running server protects its package from gc, an encrypted minisign
+key signs packages, a store can require signatures, push and pull work with directories and S3, and lint writes
+SARIF."""
 
 import json
 import os
@@ -193,7 +194,7 @@ try:
     s3.conditional = [409]
     run(push, env=s3.environment())
     expect(prefix + "manifest.json" in s3.objects and channel in s3.objects, "a conflict is tried again")
-    # A signed channel stays signed, and its number never decreases.
+    # A signed channel must stay signed, and its sequence number must never decrease.
     signing = f"{push} {signed_by}"
     for number in (1, 2):
         run(signing, env=s3.environment())

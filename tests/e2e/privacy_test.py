@@ -1,5 +1,5 @@
-"""Runs every command with umask 000. Other users cannot read files with prompts, answers, training data or state, and
-cannot write the files that they may read."""
+"""Runs every command with umask 000. Other users must not be able to read files with prompts, answers, training data or
+state, nor to write to any file."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""Checks the Python package: it finds the program, its functions pass their arguments on as flags, every object that
-the program prints fits docs/results.json and its dataclass, verdicts are results, failures are exceptions, and mypy
-accepts the package."""
+"""Checks the Python package. It must find the program, and its functions must pass their arguments on as flags. Every
+object that the program prints must fit docs/results.json and its dataclass. A verdict must be returned as a result, and
+a failure raised as an exception. mypy must accept the package."""
 
 import importlib
 import json

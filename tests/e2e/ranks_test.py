@@ -1,6 +1,6 @@
-"""Runs distill as two processes: they train the draft of one process, only rank 0 writes and prints, a run continues
-with another number of processes, and when one process is stopped, fails or is killed, the others end with its exit
-code. The same holds where they also hold the target together (--teacher-parallel)."""
+"""Runs distill as two processes. They must train the same draft as one process, and only rank 0 may write and print. A
+run must continue with another number of processes. When one process is stopped, fails or is killed, the others must end
+with its exit code. All of this must also hold if the processes hold the target together (--teacher-parallel)."""
 
 import json
 import os
@@ -81,7 +81,8 @@ def check_equal():
 
 
 def check_heads():
-    """Checks EAGLE-3 heads: two ranks train the head of one process, and one process continues a run of two ranks."""
+    """Checks EAGLE-3 heads: two ranks train the same head as one process, and one process continues a run of two
+    ranks."""
     deep = work / "deep"
     write_tiny_model(deep, layers=5, seed=2)
     head = ["--target", deep, "--draft", "eagle3", "--draft-vocab", 100, "--ttt-steps", 3]
@@ -102,7 +103,7 @@ def check_heads():
 
 
 def check_divided_target():
-    """Checks processes that hold the target together, so that none of them has the whole target."""
+    """Checks processes that hold the target together, each with a share of it."""
     config = work / "one-layer.json"
     config.write_text(json.dumps({**json.loads((target / "config.json").read_text()), "num_hidden_layers": 1}))
     draft, divided = ["--target", target, "--draft", f"config:{config}"], ["--teacher-parallel", 2]
@@ -165,7 +166,8 @@ def check_stops():
 
 def check_resume():
     """Checks that one process continues a run of two ranks, and two ranks a run of one process."""
-    # The rate is small because rounding errors grow with it: at 0.003 the weights differ by 1e-4 after 40 steps.
+    # The learning rate is small, because rounding errors grow with it: at 0.003 the weights differ by 1e-4 after 40
+    # steps.
     limits = ["--max-steps", 40, "--batch-tokens", 400, "--lr", 0.0002, "--checkpoint-every", 5]
     straight = work / "straight"
     run_json(*command(straight, *limits), code=(0, 3, 4))

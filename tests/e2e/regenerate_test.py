@@ -1,5 +1,6 @@
-"""Runs `data regenerate` turn by turn against our own server with a scripted model. Each answer is made from the new
-answers before it, a recorded tool result is kept if the same function is called, and a killed run continues."""
+"""Runs `data regenerate` turn by turn against our own server with a scripted model. Each answer must be made from the
+new answers before it. A recorded tool result must be kept if the same function is called. A killed run must
+continue."""
 
 import array
 import json
@@ -57,8 +58,7 @@ vocabulary = {t["id"]: t["content"] for t in json.loads((model / "tokenizer.json
 
 
 class Counting(BaseHTTPRequestHandler):
-    """Passes requests on to the server and counts them. Leaves those after the first `until` POSTs without an
-    answer."""
+    """Passes requests on to the server and counts them. Leaves all POSTs after the first `until` without an answer."""
 
     protocol_version = "HTTP/1.1"
     upstream, asked, until, held = "", 0, 10**9, threading.Event()

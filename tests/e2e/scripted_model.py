@@ -1,4 +1,4 @@
-"""Writes a Llama that says scripted texts, because each token determines the next. Does not use the code under test."""
+"""Writes a Llama that produces scripted texts: each token determines the next. Does not use the code under test."""
 
 import array
 import json
@@ -10,8 +10,8 @@ HEADS, MLP = 2, 16
 
 
 def write_scripted_model(folder, scripts, template, special=()):
-    """Writes a model that continues the token <x> with the list of texts scripts["x"]. Each text is one token, a
-    special token if it is in `special`. No text may occur twice."""
+    """Writes a model that answers the token <x> with the list of texts scripts["x"]. Each text is one token; texts in
+    `special` are special tokens. No text may occur twice."""
     texts = [text for script in scripts.values() for text in script]
     assert len(set(texts)) == len(texts), "a token has one successor"
     tokens = {text: VOCAB + i for i, text in enumerate([f"<{name}>" for name in scripts] + texts)}

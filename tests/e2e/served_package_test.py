@@ -1,5 +1,5 @@
-"""Tests how `serve` and `monitor` treat a package: the validated schedule of K, a /metrics page that is no metrics
-text, and a chat template that kills its renderer."""
+"""Tests how `serve` and `monitor` treat a package: the validated schedule of K, a /metrics page that is not in the
+metrics format, and a chat template that kills its renderer."""
 
 import http.server
 import json
@@ -23,8 +23,9 @@ target, package = work / "target", None
 
 
 def reached_positions(flags="", of=None, warning=None):
-    """Returns the draft positions that a server of the package reached while it answered one request. Fails unless the
-    server warned about the gate exactly once with the text `warning`, or not at all if `warning` is None."""
+    """Starts a server with the package and returns the draft positions that it reached while it answered one request.
+    Fails unless the server warned about the gate exactly once with the text `warning`, or not at all if `warning` is
+    None."""
     server = Server(f"{of or package} {flags}")
     url = server.url
     said = [line for line in server.lines if "the gate did not pass" in line]
@@ -74,7 +75,8 @@ try:
     specdec.data_ingest(work / "log.jsonl", target=target, holdout=0.5, out=work / "data")
     gate = {"parts": "acceptance,rollout", "contexts": "data", "k": 5, "threads": 1}
     specdec.validate(**gate, target=target, draft=work / "draft", data=work / "data", out=work / "gate")
-    # A gate that did not measure speed did not pass. `package` and `serve` say so, and serve starts without drafting.
+    # A gate that did not measure speed has not passed. `package` and `serve` must say so, and serve starts without
+    # drafting.
     code, out, err = run(
         f"package --target {target} --draft {work}/draft --report {work}/gate/report.json --store {work}/lost",
         code=4,
@@ -164,7 +166,8 @@ try:
     server.stop()
     expect(not any("in which the gate" in line for line in server.lines), "nothing to say where the gate's is its own")
 
-    # If the source is no metrics text, `monitor check` exits with 7, and `monitor watch` warns and polls again.
+    # If the source is not in the metrics format, `monitor check` exits with 7, and `monitor watch` warns and polls
+    # again.
     web = http.server.HTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=web.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{web.server_port}/metrics"

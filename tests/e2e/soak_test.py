@@ -1,6 +1,6 @@
-"""Mixes requests of all kinds for two minutes (SPECDEC_SOAK_SECONDS): streams, whole answers, grammars, clients that
-leave, bad requests, and draft swaps. No request is lost, memory and descriptors do not grow, and requests with the same
-seed always get the same text."""
+"""Sends a mixture of requests for two minutes (SPECDEC_SOAK_SECONDS): streams, whole answers, grammars, clients that
+disconnect, bad requests, and draft swaps. No request may be lost, memory and descriptors must not grow, and requests
+with the same seed must always get the same text."""
 
 import os
 

@@ -28,8 +28,8 @@ def need_shared(*paths):
 
 
 def run(*arguments, code=0, env=None, timeout=600, last_line=()):
-    """Runs specdec with these arguments; a single one is split as by a shell. Fails unless it ends with `code` and the
-    last line on stderr contains every text of `last_line`."""
+    """Runs specdec with these arguments. A single argument is split as by a shell. Fails unless specdec ends with
+    `code` and the last line on stderr contains every text of `last_line`."""
     arguments = shlex.split(str(arguments[0])) if len(arguments) == 1 else arguments
     done = subprocess.run(
         [str(SPECDEC), *map(str, arguments)], capture_output=True, timeout=timeout, env={**os.environ, **(env or {})}

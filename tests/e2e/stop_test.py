@@ -1,6 +1,6 @@
-"""Sends SIGTERM to every long command at random moments. The command ends within 10 s with one line on stderr, with
-exit code 75 if it can be resumed and 143 if not, and leaves nothing half-written. After exit code 75 the same command
-continues and completes the work."""
+"""Sends SIGTERM to every long command at random moments. The command must end within 10 s with one line on stderr, with
+exit code 75 if it can be resumed and 143 if it cannot, and leave no partial files. After exit code 75 the same command
+must continue and complete the work."""
 
 import json
 import os
@@ -23,8 +23,8 @@ work = Path(tempfile.mkdtemp(prefix="specdec-stop-", dir="/dev/shm" if os.access
 
 
 def stop(command, after, stdin=None, group=False):
-    """Starts a command and sends SIGTERM after `after` seconds; with `group` to all of its processes, as systemd does.
-    Returns the exit code, the seconds from the signal to the end, and stderr."""
+    """Starts a command and sends SIGTERM after `after` seconds. With `group`, sends it to all processes of the command,
+    as systemd does. Returns the exit code, the seconds from the signal to the end, and stderr."""
     process = subprocess.Popen(
         [SPECDEC, *shlex.split(command)],
         stdout=subprocess.DEVNULL,
@@ -46,8 +46,8 @@ def stop(command, after, stdin=None, group=False):
 
 
 def check(name, command, codes, longest, times=3, clean=None):
-    """Runs the command several times and stops each at a random moment of its first `longest` seconds. It must exit
-    with one of `codes`, or with 0 or a verdict's code if it ended before the signal."""
+    """Runs the command several times, and stops each run at a random moment of its first `longest` seconds. A run must
+    exit with one of `codes`. If a run ended before the signal, 0 or a verdict's exit code is also accepted."""
     seen = []
     for _ in range(times):
         if clean:

@@ -1,6 +1,7 @@
-"""Tests teachers that are not the target in the same process, on a real model: hidden states as vLLM's connector saves
-them, computed by torch in a forward pass of this test, and the top-20 log-probabilities of an endpoint, our own server.
-A draft from the files equals the one distilled in process; a draft from the endpoint gains nearly as much."""
+"""Tests teachers other than the target in the same process, on a real model. One teacher is files of hidden states in
+the form that vLLM's connector saves; this test computes them with torch. Another is the top-20 log-probabilities of an
+endpoint, our own server. A draft trained from the files must equal a draft trained in process. A draft trained from the
+endpoint must gain nearly as much."""
 
 import json
 import math
@@ -147,7 +148,7 @@ with tempfile.TemporaryDirectory() as folder:
         return result
 
     def exact(draft):
-        """Returns the acceptance of a draft that the gate measures with the target itself, on all held-out rows."""
+        """Returns the acceptance of a draft, measured by the gate with the target itself on all held-out rows."""
         gate = [
             "validate",
             "--target",
@@ -168,8 +169,8 @@ with tempfile.TemporaryDirectory() as folder:
 
     # ---- hidden states ----
     save_requests(rows_of(data), work / "states")
-    # The states come from two programs that round differently, and the difference grows with the learning rate, so it
-    # is low.
+    # Uses a low learning rate. The hidden states come from two programs that round differently, and the effect of the
+    # difference grows with the learning rate.
     here = distill("here", "--teacher-cache", 0, lr=0.0005)
     files = distill("files", "--teacher", f"hidden:{work / 'states'}", lr=0.0005)
     a, b = (r["acceptance"]["after"]["value"] for r in (here, files))

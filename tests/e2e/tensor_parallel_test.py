@@ -1,5 +1,5 @@
-"""Serves one target from several processes. They give the same greedy texts as one process, with a draft model and with
-an EAGLE-3 head; a drain ends all of them, and after the loss of one all end with exit code 75."""
+"""Serves one target from several processes. They must give the same greedy texts as one process, with a draft model and
+with an EAGLE-3 head. A drain must end all of them. If one is lost, all others must end with exit code 75."""
 
 import concurrent.futures
 import json
@@ -43,8 +43,8 @@ class Server:
         return json.load(urllib.request.urlopen(request, timeout=120))["choices"][0]
 
     def answers(self):
-        """Returns the texts of requests sent together (so that they are batched), sent one by one, and sent with a
-        seed."""
+        """Returns the texts of requests that are sent together (so that they are batched), then one by one, and then
+        with a seed."""
         prompts = ["red green blue", "red green blue", "blue", "one two three four five six", "green " * 20]
         with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
             together = [choice["text"] for choice in pool.map(self.answer, prompts)]

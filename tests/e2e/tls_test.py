@@ -1,6 +1,6 @@
-"""Tests how clients reach the server: HTTPS with a certificate made here, files that are read again at SIGHUP, names of
-the model, and pages of another origin. Hostile clients (half-open handshakes, garbage, plain HTTP) end only their own
-connections."""
+"""Tests how clients reach the server: HTTPS with a certificate made here, reloading of files at SIGHUP, names of the
+model, and requests from web pages of another origin. Hostile clients (half-open handshakes, garbage, plain HTTP) must
+end only their own connections."""
 
 import http.client
 import itertools
@@ -71,7 +71,8 @@ class Server:
             self.wait_for(text, before)
 
     def connect(self, trusted=None):
-        """Returns a connection: HTTPS that trusts only the certificate `trusted`, or plain HTTP without it."""
+        """Returns a connection. With `trusted`, it is HTTPS and trusts only this certificate; without, it is plain
+        HTTP."""
         if not trusted:
             return http.client.HTTPConnection("127.0.0.1", int(self.port), timeout=60)
         context = ssl.create_default_context(cafile=str(trusted))
@@ -181,7 +182,7 @@ def check_reload(server, certificate, key, keys):
     reply.readline()
     keys.write_text("short\n")
     shutil.copy(second, certificate)
-    # If a file is broken at a reload, its old content stays in force.
+    # If a file is broken when it is read again, its old content stays in force.
     server.reload("error: reload: --api-key-file: the old content", "error: reload: --tls-cert, --tls-key: the old")
     expect("key-of-anna" not in server.text and "PRIVATE" not in server.text, "no key is logged")
     expect(
@@ -198,7 +199,8 @@ def check_reload(server, certificate, key, keys):
 
 
 def check_hangups():
-    """Checks that SIGHUP does not end a server that has no files to reload, even while it loads, but ends distill."""
+    """Checks SIGHUP. It must not end a server without files to reload, even while the server loads. It must end
+    distill."""
     server = Server("--max-batch", 2)
     server.wait_for("memory:")
     server.process.send_signal(signal.SIGHUP)

@@ -1,5 +1,6 @@
-"""Mistypes every command and every flag of the program in three ways: a letter left out, one doubled, two swapped. Each
-error must name the typo and the word that was meant, end with exit code 2, and leave nothing behind."""
+"""Mistypes every command and every flag of the program in three ways: one letter left out, one letter doubled, two
+letters swapped. Each error must name the typo and the word that was meant, end with exit code 2, and leave no file
+behind."""
 
 import concurrent.futures
 import os
@@ -49,7 +50,7 @@ def main():
         siblings = {other[-1] for other in names if other[:-1] == words[:-1]}
         cases += [(words[:-1], typo, f"'{words[-1]}'") for typo in typos(words[-1]) - siblings]
     for words, flags in sorted(known.items()):
-        # Skips flags of a single letter, because no typo of one shows which flag was meant.
+        # Skips flags of a single letter, because their typos do not show which flag was meant.
         cases += [(words, typo, flag) for flag in flags if len(flag) > 3 for typo in typos(flag) - set(flags)]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(lambda case: answer_to(*case[:2]), cases))

@@ -1,5 +1,5 @@
 """Builds the wheels from the build tree and installs them in a new Python environment: first specdec-core alone, then
-the engine, for which the environment gets only the files of LibTorch that a CPU needs."""
+the engine. For the engine, the environment gets only the files of LibTorch that a CPU needs."""
 
 import json
 import os

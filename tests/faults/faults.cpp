@@ -177,8 +177,8 @@ const Fault* due(Kind kind, const std::string& path) {
 
 class Journal {
  public:
-  // A Journal object locks the journal while a change is made and recorded, so that the journal has the changes in the
-  // order in which they were made.
+  // A Journal object holds the journal's lock while a change is made and recorded, so that the journal has the changes
+  // in the order in which they happened.
   Journal() {
     if (fd() < 0) return;
     mutex().lock();
@@ -213,8 +213,8 @@ class Journal {
   }
 };
 
-// Makes a change other than a write: counts it, kills the process or fails if such a fault is due, and records the
-// change if it succeeds.
+// Makes a change other than a write. Counts the change. If a fault is due at its number, kills the process or fails.
+// Records the change if it succeeds.
 template <class Call>
 int change(const Change& what, Call call) {
   if (!is_below(what.path) && !is_below(what.to)) return call();
@@ -228,8 +228,8 @@ int change(const Change& what, Call call) {
   return result;
 }
 
-// Returns whether changes of the file `fd` count. Those that a program under test makes through descriptors 0 to 2 do
-// not. Those of a shell do, because a shell writes redirected files through these descriptors.
+// Returns whether changes of the file `fd` count. For a program under test, descriptors 0 to 2 do not count. For a
+// shell they do, because a shell writes redirected files through these descriptors.
 bool counted_file(int fd, std::string& path, struct stat& info) {
   if (fd <= 2 && is_ours()) return false;
   if (::fstat(fd, &info) != 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))) return false;
@@ -269,7 +269,8 @@ ssize_t read_from(int fd, Call call) {
   return call();
 }
 
-// Counts a message to another process over TCP. At the chosen message, sends half of it and kills this process.
+// Counts a message that is sent to another process over TCP. If it is the chosen message, sends half of it and kills
+// this process.
 void about_to_send(int fd, const void* bytes, size_t size) {
   sockaddr_storage peer{};
   socklen_t room = sizeof peer;

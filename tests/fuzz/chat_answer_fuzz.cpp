@@ -1,6 +1,6 @@
-// Fuzzes the splitting of a chat answer into content, reasoning and tool calls. The first byte chooses the format, the
-// second one the length of the pieces in which the text arrives. The result must not depend on the pieces, must not be
-// much longer than the text, and must become a reply that is JSON.
+// Fuzzes the splitting of a chat answer into content, reasoning and tool calls. The first byte chooses the format. The
+// second byte is the length of the pieces in which the text arrives. The result must not depend on this length, must
+// not be much longer than the text, and must become a reply that is JSON.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -84,7 +84,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const AnswerPiece whole = split(format, text, text.size() + 1);
   require(same(whole, split(format, text, 1)));
   require(same(whole, split(format, text, 1 + data[1] % 16)));
-  // An XML value may double in length when it is written as JSON, or grow sixfold by escapes, so the bound is generous.
+  // The bound is generous: an XML value may double in length when it is written as JSON, or grow sixfold by escapes.
   require(whole.content.size() + whole.reasoning.size() <= text.size());
   require(whole.bytes() <= 200 * text.size() + 8);
   if (format->tools == ToolFormat::kNone) require(whole.calls.empty());

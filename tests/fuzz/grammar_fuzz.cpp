@@ -1,6 +1,6 @@
-// Fuzzes JSON schemas and regular expressions from untrusted clients; the first byte chooses between them. A grammar
-// that the checker process accepts must also compile in this process, and can be walked. If the checker refuses a
-// grammar or dies of it, only this grammar gets an error.
+// Fuzzes JSON schemas and regular expressions from untrusted clients; the first byte chooses one of the two. A grammar
+// that the checker process accepts must also compile in this process, and its states can be visited. If the checker
+// refuses a grammar or is killed by it, only this grammar gets an error.
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -18,7 +18,8 @@ using namespace specdec;
 constexpr ChildLimits kLimits{512u << 20, 2, 8};
 constexpr int kSteps = 12;
 
-// Walks the grammar deterministically: takes the lowest allowed token at every even step, the highest at every odd one.
+// Visits states of the grammar deterministically: takes the lowest allowed token at every even step, the highest at
+// every odd step.
 void walk(const text::Grammar& grammar) {
   const auto matcher = grammar.matcher();
   std::vector<uint32_t> bits((fuzz::kVocab + 31) / 32), again(bits.size());

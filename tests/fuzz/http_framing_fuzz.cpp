@@ -1,6 +1,6 @@
 // Fuzzes the server's own reader of requests with the raw bytes of a connection, which arrive in pieces of random
-// length. A literal reading of RFC 9112 yields the requests and their bodies. Whatever the pieces, the server must
-// never find an additional request (request smuggling).
+// length. This file has a second reader that follows RFC 9112 literally. For any pieces, the server must never find a
+// request that the second reader does not find (request smuggling).
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -71,7 +71,7 @@ bool take_chunks(std::string_view& rest, std::string& body) {
   }
 }
 
-// Takes the next request from `rest` by the letter of RFC 9112. Returns nothing if its end is ambiguous.
+// Takes the next request from `rest`, following RFC 9112 literally. Returns nothing if its end is ambiguous.
 std::optional<std::string> take_request(std::string_view& rest) {
   if (rest.starts_with("\r\n")) rest.remove_prefix(2);  // 2.2: one empty line before a request is ignored
   const auto start = take_line(rest);

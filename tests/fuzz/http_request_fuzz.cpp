@@ -1,6 +1,6 @@
-// Fuzzes requests from the wire: Beast's request parser under the server's limits; the body parsed as chat, as
-// completion and for /tokenize and /detokenize; and the error reply to a refused request. The input is also tried as a
-// body alone.
+// Fuzzes requests as they come from the network. Beast's request parser reads the request under the server's limits.
+// Then its body is parsed as chat, as completion, and for /tokenize and /detokenize. A refused request must give a
+// valid error reply. The whole input is also tried as a body.
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http.hpp>

@@ -1,5 +1,5 @@
-// Fuzzes text as minisign's public keys, signature and secret key. Only the right signature of the message may verify,
-// and a refusal is one of specdec's own errors.
+// Fuzzes minisign's files: the input is parsed as a public key, as a signature and as a secret key. Only the right
+// signature of the message may verify. A refusal must be one of specdec's own errors.
 #include <string>
 #include <string_view>
 #include <vector>

@@ -1,6 +1,7 @@
 // Fuzzes the replies of a Hugging Face hub and of an S3 store. In the input, the first byte of each reply chooses its
-// status, and the rest is its body and its headers. The HTTP client itself is left out (the linker replaces
-// HttpClient::send). A refusal is one of specdec's own errors, and an accepted reply never leads to another server.
+// status, and the rest is its body and its headers. The HTTP client itself is not tested (the linker replaces
+// HttpClient::send). A refusal must be one of specdec's own errors. An accepted reply must never lead to another
+// server.
 #include <array>
 #include <functional>
 #include <string>

@@ -64,7 +64,8 @@ class Target:
             os.makedirs(folder, exist_ok=True)
 
     def reduce_corpus(self):
-        # Reduces only while no other run fuzzes this target, because that run's new inputs would be lost.
+        # Reduces the corpus only while no other run fuzzes this target, because the new inputs of that run would be
+        # lost.
         fcntl.flock(self.lock, fcntl.LOCK_SH)
         if len(os.listdir(self.corpus)) <= MOST_KEPT:
             return

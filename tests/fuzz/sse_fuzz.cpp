@@ -1,5 +1,5 @@
-// Fuzzes a model's answers, names and errors in the server-sent events that specdec writes. A client must get every
-// event whole, whatever bytes the model wrote: one data line, which is JSON, and an empty line.
+// Fuzzes a model's answers, names and errors in the server-sent events that specdec writes. Whatever bytes the model
+// wrote, a client must get every event complete: one data line, which is JSON, and an empty line.
 #include <string>
 #include <string_view>
 #include <vector>

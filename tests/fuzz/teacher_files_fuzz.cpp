@@ -1,6 +1,6 @@
-// Fuzzes the readers of a teacher's files. The first byte chooses the kind of the rest: 'h' is a file of hidden states
-// as vLLM writes it, 's' a shard of labels whose digest is in the index, and 'i' the index of labels. All values that
-// an accepted file yields must be within their ranges.
+// Fuzzes the readers of a teacher's files. The first byte says what the rest is: 'h' a file of hidden states as vLLM
+// writes it, 's' a shard of labels whose digest is in the index, 'i' the index of labels. All values read from an
+// accepted file must be within their ranges.
 #include <cmath>
 
 #include "base/safetensors.h"

@@ -1,6 +1,6 @@
-// Fuzzes chat templates from untrusted sources. Each is compiled and rendered in a confined process, as a loaded
-// template is. The input is the template up to a line of "====", then a JSON array of messages. Whatever a template
-// does, the next rendering succeeds, and the rendered text is within its bounds.
+// Fuzzes chat templates from untrusted sources. Each template is compiled and rendered in a confined process, as the
+// server does. The input is the template up to a line of "====", then a JSON array of messages. Whatever a template
+// does, the rendered text must be within its bounds, and the next rendering must succeed.
 #include <cstdint>
 #include <cstdlib>
 #include <optional>

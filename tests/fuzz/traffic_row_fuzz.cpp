@@ -18,7 +18,7 @@ void require(bool ok) {
   if (!ok) std::abort();
 }
 
-// Two values of `first byte % 32`: with these the row is read by a field map.
+// If the first byte modulo 32 has one of these values, the row is read through a field map.
 constexpr size_t kMappedChat = 30, kMappedExchange = 31;
 constexpr const char* kExchangeMap =
     "prompt=question,answer=log.reply,system=rules,model=by,domain=log.team,time=log.at,conversation=user,"
@@ -74,7 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   const ParsedLine line = parse_line(text, options);
   require(!line.rows.empty());
   for (const ParsedRow& row : line.rows) check(row);
-  if (bytes[0] & 128) {  // also as each half of a batch whose other half is good, and as a document
+  if (bytes[0] & 128) {  // parses the text also as one half of a batch pair and as a document
     check(parse_batch_pair(
         text, R"({"custom_id":"a","response":{"body":{"choices":[{"message":{"role":"assistant","content":"a"}}]}}})",
         options));

@@ -1,5 +1,5 @@
-// Whole answers on the machine's device (a GPU, or fibers): greedy text is the same with a draft and without, and drawn
-// tokens follow the target's distribution.
+// Tests whole answers on the machine's device (a GPU or fibers). Greedy text must be the same with and without a draft,
+// and drawn tokens must follow the target's distribution.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using decode::Sequence;
 using decode::Stepper;
 using model::Decoder;
 
-// A target and a draft with the target's weights plus noise, so that it often agrees.
+// A target and a draft. The draft has the target's weights plus noise, so that it often agrees with the target.
 struct Pair {
   std::shared_ptr<Decoder> target;
   decode::DraftPtr draft;
@@ -45,8 +45,8 @@ Pair head_pair() {
           decode::make_draft(on_machine(model::new_eagle_head(target, {}, 5, at::kFloat), at::kBFloat16))};
 }
 
-// How a batch is answered: K, the verification rule, and whether steps run as rounds on the device. With a tree, K is
-// its depth. With `stops`, chains of up to K tokens stop early.
+// The settings with which a batch is answered: K, the verification rule, and whether steps run as rounds on the device.
+// With a tree, K is its depth. With `stops`, chains of up to K tokens stop early.
 struct Way {
   int k = 0;
   VerifyRule rule = VerifyRule::kToken;
@@ -153,8 +153,8 @@ std::vector<std::vector<double>> distributions(const Pair& pair, const std::vect
   return out;
 }
 
-// Returns the p-value of Pearson's chi-squared test of `counts`, the tokens in `n` draws. Rare tokens share a cell, so
-// that every cell is expected at least five times.
+// Returns the p-value of Pearson's chi-squared test. counts[i] says how often token i was drawn in `n` draws. Rare
+// tokens share a cell, so that the expected count of every cell is at least five.
 double p_value(const std::vector<int64_t>& counts, const std::vector<double>& probabilities, int64_t n) {
   struct Cell {
     double expected = 0, seen = 0;
@@ -180,7 +180,7 @@ double p_value(const std::vector<int64_t>& counts, const std::vector<double>& pr
 }
 
 // Draws answers of four tokens under many seeds. The first two tokens must follow the target's distributions. The
-// second one is mostly a drafted token or the correction of one.
+// second token is in most cases a drafted token or a correction.
 TEST(Answers, DrawnTokensFollowTheTarget) {
   constexpr double kSuspicious = 1e-5;
   const int64_t draws = machine().real ? 8192 : 128;

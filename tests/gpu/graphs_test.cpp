@@ -32,7 +32,7 @@ at::Tensor logits(const model::Decoder& decoder, const Batch& batch, model::Pass
   return out.to(at::kCPU, at::kFloat);
 }
 
-// Runs different texts in turn, so that a graph finds what other graphs left in the memory that they share.
+// Runs different texts in turn. Graphs share memory, so each graph finds the values that other graphs left there.
 TEST(Graphs, GiveTheBitsOfSinglePasses) {
   Json windows = model::toy_config("mistral", 2);
   windows["sliding_window"] = 20;
@@ -48,8 +48,8 @@ TEST(Graphs, GiveTheBitsOfSinglePasses) {
       const at::Tensor alone = logits(*decoder, batch, nullptr);
       EXPECT_TRUE(at::equal(logits(*decoder, batch, &graphs), alone));
     }
-    // Each of the six passes has its own graph. Those of 15 and of 13 rows are both rounded up to 16 rows, but differ
-    // in their number of splits, and so do the two passes of two rows.
+    // Each of the six passes has its own graph. The passes of 15 and of 13 rows are both padded to 16 rows, but differ
+    // in their number of splits. So do the two passes of two rows.
     EXPECT_EQ(graphs.captured(), 6);
   }
 }
@@ -71,7 +71,8 @@ TEST(Graphs, TheOneThatWasNotUsedForLongestMakesRoom) {
   EXPECT_EQ(captures(two), 1);
 }
 
-// If a pass has more blocks than the graphs' input memory holds, this memory grows, and graphs are captured again.
+// A pass with more blocks than the graphs' input memory holds makes this memory grow. All graphs are then captured
+// again.
 TEST(Graphs, AreCapturedAgainWhenTheirInputGrows) {
   const auto decoder = on_machine(model::toy_decoder(model::toy_config("llama", 1)), at::kBFloat16);
   model::PassGraphs graphs(*decoder, /*input_bytes=*/4096);

@@ -1,6 +1,6 @@
-// The device on which the tests of this folder run: the first GPU that CUDA shows (main.cpp). Without a GPU they run on
-// fibers (CUDA threads emulated on the CPU, tests/kernels/fibers/gpu) at smaller sizes, which tests the tests
-// themselves.
+// The device on which the tests of this folder run: the first GPU that CUDA shows (main.cpp). Without a GPU the tests
+// run on fibers (CUDA threads emulated on the CPU, tests/kernels/fibers/gpu) at smaller sizes, which shows that the
+// tests themselves work.
 #pragma once
 
 #include <ATen/ATen.h>

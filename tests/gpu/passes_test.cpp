@@ -62,8 +62,8 @@ TEST(Passes, EqualTheCpusOverFamilies) {
     const at::Tensor errors = errors_of_rows(type, at::kBFloat16);
     const double worst = errors.max().item<double>();
     record("passes", type, worst);
-    // If a router is near a tie, bf16 rounding may choose another expert, which changes the row. So only 60 % of the
-    // rows must be close.
+    // If a router's probabilities are nearly tied, bf16 rounding may choose another expert, which changes the row. So
+    // only 60 % of the rows must be close.
     const bool chooses = std::string(type).starts_with("mixtral") || std::string(type).ends_with("moe");
     const double row = chooses ? at::quantile(errors, 0.6).item<double>() : worst;
     EXPECT_LT(row, 0.15) << type;

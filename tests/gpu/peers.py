@@ -71,7 +71,7 @@ class Layer(torch.nn.Module):
         shape, batch = self.shape, x.shape[0]
         qkv = F.linear(F.rms_norm(x, (shape.hidden,), self.first_norm, 1e-5), self.qkv)
         q, k, v = qkv.split([shape.heads * shape.d, shape.kv_heads * shape.d, shape.kv_heads * shape.d], dim=-1)
-        # Query heads that share a key head attend together, as if they were rows of one sequence.
+        # Processes query heads that share a key head together, as if they were rows of one sequence.
         q = rotate(q.view(batch, shape.kv_heads, shape.heads // shape.kv_heads, shape.d), cos, sin)
         k = rotate(k.view(batch, shape.kv_heads, 1, shape.d), cos, sin)
         self.cache[0].index_copy_(2, place, k)
@@ -88,8 +88,8 @@ def rotate(x, cos, sin):
 
 
 class Loop(torch.nn.Module):
-    """A greedy decoder whose tokens and positions are on the device, so that a CUDA graph of it runs without the
-    host."""
+    """A greedy decoder that keeps its tokens and positions on the device, so that it can run as a CUDA graph without
+    the host."""
 
     def __init__(self, shape, batch, length):
         super().__init__()

@@ -1,6 +1,6 @@
-// Measures the gain of speculation: rounds of an 8B target with a draft that is the target's first layers, compared
-// with plain decoding of the target in the same process. The target's later layers are scaled down until the share
-// kAgreement of the drafted tokens is accepted, as with a trained draft.
+// Measures the gain of speculation. Rounds of an 8B target with a draft are compared with plain decoding of the target
+// in the same process. The draft is the target's first layers. The target's later layers are scaled down until the
+// share kAgreement of the drafted tokens is accepted, as with a trained draft.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,8 +34,8 @@ struct Pair {
   double scale = 1;  // factor on the output of the target's later layers
 };
 
-// Makes a target and a draft of the target's first layers and head. Three layers of 8B and the head have as many bytes
-// as a 1B model.
+// Makes a target, and a draft of the target's first layers and head. Three layers of an 8B model and its head have as
+// many bytes as a 1B model.
 Pair make_pair() {
   Pair out;
   out.target = random_decoder(Shape::k8b);
@@ -47,7 +47,7 @@ Pair make_pair() {
   return out;
 }
 
-// Sets the factor on the output that the target's layers after the draft's last one add to the residual stream.
+// Sets the factor by which the output of the target's later layers (after the draft's last layer) is scaled.
 void rescale(Pair& pair, double scale) {
   std::vector<model::LayerWeights>& layers = pair.target->weights.layers;
   for (size_t i = pair.draft->weights.layers.size(); i < layers.size(); ++i)
@@ -164,7 +164,7 @@ class Batch {
   std::vector<Sequence*> all_;
 };
 
-// Returns the seconds of a round's passes without anything between them, run as graphs.
+// Returns the seconds of a round's passes alone, run as graphs one after the other without drawing or verification.
 double passes_alone(const Pair& pair, int64_t sequences, int k) {
   static std::map<std::pair<int64_t, int>, double> measured;
   const auto [found, is_new] = measured.try_emplace({sequences, k});

@@ -24,9 +24,9 @@ fails, hangs or aborts loses only its own results. The parts, in their order:
   pair        specdec bench of the target and draft that the archive carries
   passes      passes of all families, compared with those of the CPU
   twins       the self-test of the kernels at many shapes
-`--first` and `--second` take the parts that two short calls on a borrowed machine have time for, and end within 400
-and 420 seconds. Without either all of them run, with longer limits.
-Exit code: 0 if all parts passed or could not be had on this machine (ncu, say), 1 if one failed, 77 without a GPU."""
+`--first` and `--second` each run some of the parts, for short use of a borrowed machine. They end within 400 and 420
+seconds. Without these flags all parts run, with longer limits.
+Exit code: 0 if every part passed or cannot run on this machine (for example ncu), 1 if one failed, 77 without a GPU."""
 
 import argparse
 import csv
@@ -54,7 +54,7 @@ KEPT_LINES = 60  # last lines of a part's output that the file keeps
 
 
 def torch_lib():
-    """Returns the torch/lib folder that gpu_test shall use, or None to leave it to gpu_test's own run path."""
+    """Returns the torch/lib folder that gpu_test must use, or None if gpu_test's own run path names it."""
     if given := os.environ.get("SPECDEC_TORCH_LIB"):
         return Path(given)
     found = importlib.util.find_spec("torch")
@@ -114,9 +114,9 @@ class Tree:
 
 
 class Part:
-    """One process with a time limit. `command` gets a Tree and a work folder. It returns the command line, or a text
+    """One process with a time limit. `command` gets a Tree and a work folder, and returns the command line, or a text
     that says why this machine cannot run the part. `read` gets the work folder and the output, and returns entries for
-    the JSON; an entry "passed" overrules the exit code."""
+    the JSON; an entry "passed" replaces the verdict of the exit code."""
 
     def __init__(self, name, limit, command, read=None, **environment):
         self.name, self.limit, self.command, self.read = name, limit, command, read
@@ -250,7 +250,7 @@ LONGER = 10  # factor on the limits if neither --first nor --second is given
 
 
 class Run:
-    """The results of the parts that have run so far, and the file with them."""
+    """The results of the parts that have run so far, and the output file that contains them."""
 
     def __init__(self, tree, out, call, seconds):
         self.tree, self.out, self.started = tree, out, time.monotonic()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""run_test.py BUILD_DIR: tests run.py without a GPU, with programs that only pretend to have one. Each part fails,
-hangs and aborts in turn; the file must always be whole and have the results of the other parts."""
+"""run_test.py BUILD_DIR: tests run.py without a GPU, with programs that only pretend to have one. Each part of run.py
+fails, hangs and aborts in turn. The output file must always be valid JSON and have the results of the other parts."""
 
 import importlib.util
 import json
@@ -202,7 +202,8 @@ def test_what_may_be_missing(tree, work, tools):
 
 
 def wait_for(out, name, process):
-    """Waits until the part has figures. Returns how often the file was read meanwhile; each time it was valid JSON."""
+    """Waits until the part has figures. Returns how often the output file was read meanwhile. Fails if it was ever
+    invalid JSON."""
     reads = 0
     while process.poll() is None:
         if out.exists():

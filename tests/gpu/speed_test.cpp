@@ -11,8 +11,8 @@
 namespace specdec::gpu {
 namespace {
 
-// Returns how many matrices of this size to multiply in turn, so that none is still in the L2 cache (50 to 60 MB) when
-// it is read again. In a real decoder none is, either.
+// Returns how many matrices of this size to multiply in turn, so that no matrix is still in the L2 cache (50 to 60 MB)
+// when it is read again. A real decoder does not find its matrices in the cache, either.
 int64_t in_rotation(int64_t bytes) {
   constexpr int64_t kFarMoreThanCached = int64_t{512} << 20;
   return machine().real ? std::max<int64_t>(4, kFarMoreThanCached / bytes) : 4;
@@ -107,8 +107,8 @@ TEST(Speed, ProductsOfCodes) {
   }
 }
 
-// Times the sampling of vocabulary rows, which follows every pass of a round, under common options. The kernel turns a
-// row of logits into probabilities in place, so each call has its own rows, which are filled again before each round.
+// Times the sampling of vocabulary rows under common options. In a round, sampling follows every pass. The kernel turns
+// a row of logits into probabilities in place, so each call has its own rows, which are filled again before each round.
 TEST(Speed, SamplingOfRows) {
   struct Options {
     const char* name;
@@ -123,7 +123,7 @@ TEST(Speed, SamplingOfRows) {
   const int64_t vocab = machine().real ? 128256 : 200;
   for (const int64_t count : {1, 64}) {
     const int calls = machine().real ? (count == 1 ? 40 : 4) : 1;
-    // Like the logits of trained models: a spread of a few units, rounded to bf16.
+    // Draws logits like those of trained models: a spread of a few units, rounded to bf16.
     const at::Tensor fresh = at::randn({calls * count, vocab}, bf16()).mul_(2.5).to(at::kFloat),
                      logits = at::empty_like(fresh),
                      tokens = at::empty({count}, at::TensorOptions(machine().device).dtype(at::kInt));

@@ -1,5 +1,5 @@
-// Measures the passes of which rounds consist: those of an 8B target and of 1B drafts. They run as CUDA graphs, as in
-// rounds; one of them also runs as single launches, to show what graphs save.
+// Measures the single passes of rounds: passes of an 8B target and of 1B drafts. They run as CUDA graphs, as in rounds.
+// One pass also runs as single launches, to show how much time graphs save.
 #include <gtest/gtest.h>
 
 #include "tests/gpu/report.h"

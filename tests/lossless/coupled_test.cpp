@@ -1,6 +1,7 @@
-// Tests the coupled verification rule. Shared noise has no outcomes to enumerate, so these tests show that a single
-// draw follows its weights, and that for each seed the text equals that of plain decoding, whatever the draft, K, the
-// request's logits processors and the other sequences of the batch are.
+// Tests the coupled verification rule. Its noise is shared between draft and target, so there are no independent
+// outcomes to enumerate. Instead, these tests show that a single draw follows its weights. They also show that for each
+// seed the text equals that of plain decoding, whatever the draft, K, the request's logits processors and the other
+// sequences of the batch are.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -32,13 +32,13 @@ struct Case {
   bool suffix = false;         // also drafts from repetitions in the text, with the same options
   int64_t length = 3;          // number of emitted tokens per sequence whose distribution is compared
   int64_t remaining = 8;       // larger than `length`, so that K is not reduced near the end
-  int sequences = 1;           // if 2, the second's K is fixed: one less than the first's, or 0 if that is adaptive
+  int sequences = 1;           // if 2, the second's K is fixed: the first's K − 1, or 0 if that is adaptive
   // Maximum number of tokens in a target pass. If a batch needs more, each of its sequences steps alone.
   int64_t room = 1 << 20;
   // Makes the step wrong: tokens drafted for a target pass that did not fit are discarded and drawn again.
   bool held_forgotten = false;
   Stepper::VerifyFn verify_fn = &verify;
-  // If set, wraps the enumerator, so that a test can make the step use its random numbers wrongly.
+  // If set, wraps the enumerator of random choices, so that a test can make the step use random numbers wrongly.
   std::function<std::unique_ptr<Randomness>(Randomness&)> wrap;
 };
 
@@ -48,7 +48,8 @@ struct Outcome {
   double accepted = 0;  // expected number of tokens accepted in the first step of the first sequence
   int min_drafted = 1 << 20, max_drafted = 0;
   int64_t without_room = 0;  // number of target passes with more than Case::room tokens
-  // Maximum number of tokens in one step that were drafted from the text, and that were accepted of those.
+  // Maximum over all steps of the number of tokens drafted from the text, and of the number of these that were
+  // accepted.
   int from_text = 0, kept_from_text = 0;
   int64_t runs = 0;
 };
@@ -84,7 +85,7 @@ inline double target_probability(const Case& c, toy::Tokens context, const toy::
   return probability;
 }
 
-// Forwards to the enumerator that all sequences of a case share, because each sequence owns its Randomness.
+// Forwards to the enumerator that all sequences of a case share. Needed because each sequence owns its Randomness.
 class SharedRandomness final : public Randomness {
  public:
   explicit SharedRandomness(Randomness& shared) : shared_(shared) {}
@@ -175,7 +176,7 @@ inline Outcome enumerate(const Case& c) {
     ++out.runs;
   } while (choices.advance());
 
-  // Compares with the target's own probability of every combination of texts, including those that never occurred.
+  // Compares the probability of every combination of texts, including those that never occurred, with the target's own.
   std::vector<toy::Tokens> texts(static_cast<size_t>(c.sequences), toy::Tokens(static_cast<size_t>(c.length), 0));
   for (bool more = true; more;) {
     double p = 1;

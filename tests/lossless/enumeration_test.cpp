@@ -152,8 +152,8 @@ TEST(Enumeration, ControllerChoosesKAndStops) {
     c.controller = {.max_k = 3};
     c.length = 4;
     c.remaining = 6;
-    // With expensive drafting and sharp draft distributions, whether drafting another token pays depends on the
-    // probabilities of the tokens drafted so far.
+    // Makes drafting expensive and the draft's distributions sharp. Whether one more drafted token pays then depends on
+    // the probabilities of the tokens drafted so far.
     CostModel costs = cheap_draft(0.30, 0.05);
     c.costs = &costs;
     c.draft = toy::random_logits(5, 4.0);
@@ -201,8 +201,8 @@ TEST(Enumeration, BatchOfTwoSequences) {
 }
 
 // The number of drafted tokens depends on which tokens were drawn, and so does whether the target pass fits into the
-// cache. Tokens drafted for a pass that did not fit are verified later. Drawing them again would bias the output, which
-// this enumeration detects.
+// cache. Tokens drafted for a pass that did not fit must be verified later. Drawing new tokens instead would bias the
+// output, which this enumeration detects.
 TEST(Enumeration, APassWithoutRoomForTheBatch) {
   CostModel costs = cheap_draft();
   for (const VerifyRule rule : kRules) {

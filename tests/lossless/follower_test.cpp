@@ -89,7 +89,7 @@ TEST(Follower, SamplingOptionsRulesAndText) {
   expect_followed(c, "drafts from the text");
 }
 
-// The draft reads the prompt while the target prefills it, whatever the chunk size.
+// The draft must read the prompt while the target prefills it, whatever the chunk size.
 TEST(Follower, ReadsAlongWithThePrefill) {
   for (const int64_t chunk : {1, 3, 512}) {
     toy::Model target(5, toy::random_logits(1));
@@ -136,8 +136,9 @@ TEST(Follower, LostStatesMeanPlainDecoding) {
   draft.close(fresh);
 }
 
-// A shadow draft that reads states scores each position as if it had drafted there: it gets the same overlaps as the
-// serving draft if both are equal. Before scoring it reads the tokens that the target has run since.
+// A shadow draft that reads states must score each position as if it had drafted there: a shadow equal to the serving
+// draft must get the same overlaps. Before scoring, the shadow reads the tokens that the target has run since the last
+// scoring.
 TEST(Follower, OnTrialScoresWhatItWouldDraft) {
   struct Way {
     double temperature;

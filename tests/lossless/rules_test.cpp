@@ -1,6 +1,6 @@
-// Tests penalties, bias, forbidden and allowed tokens and grammars under speculation: the joint distribution of the
-// emitted tokens equals that of plain decoding with the same processors, for every verification rule, and differs if
-// verification ignores the processors.
+// Tests penalties, bias, forbidden and allowed tokens and grammars under speculation. For every verification rule, the
+// joint distribution of the emitted tokens must equal that of plain decoding with the same processors. It must differ
+// if verification ignores the processors.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -130,8 +130,8 @@ TEST(Rules, LeftOutOnVerificationEachOneIsFound) {
       }
 }
 
-// A wrong constraint: uses the state at the start of the step for all positions of the step, like an engine that
-// updates penalties only once per step.
+// A wrong constraint. Like an engine that updates penalties only once per step, it uses the state at the start of the
+// step for all positions of the step.
 class Frozen final : public Constraint {
  public:
   MaskState allowed(std::span<uint32_t> bits) override {
@@ -152,8 +152,8 @@ class Frozen final : public Constraint {
   toy::Tokens tokens_, settled_;
 };
 
-// An automaton whose masks are late: the mask of a position is ready after it was requested once if the last token is
-// 1, otherwise after `times` requests.
+// An automaton whose masks are late. If the last token is 1, the mask is ready after one request, otherwise after
+// `times` requests.
 class Late final : public Constraint {
  public:
   explicit Late(int times) : times_(times) {}
@@ -178,9 +178,9 @@ class Late final : public Constraint {
   std::map<toy::Tokens, int> asked_;
 };
 
-// With times = 1, a mask is ready when the draft needs it. With 2, it is late for the draft, which ends drafting. With
-// 3, it is also late in verification, and the draft is held. A step that drew new tokens instead would change the
-// distribution of the text.
+// With times = 1, each mask is ready when the draft needs it. With times = 2, a mask can be late for the draft, which
+// then stops drafting. With times = 3, it can also be late in verification, and the drafted tokens are held for the
+// next step. A step that drew new tokens instead would change the distribution of the text.
 TEST(Rules, LateMasksLeaveTheDistributionAsItIs) {
   for (const VerifyRule rule : kBoth)
     for (const int times : {1, 2, 3}) {
@@ -223,7 +223,7 @@ class Brittle final : public Constraint {
   toy::Automaton automaton_;
 };
 
-// There are enough masks for plain decoding, so masks used up by drafted tokens must not end the text.
+// There are enough masks for plain decoding. If drafted tokens use up masks, the text must still not end.
 TEST(Rules, AGrammarThatFailsBecauseOfADraftLeavesTheDistributionAsItIs) {
   for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget})
     for (const double temperature : {0.0, 1.0})

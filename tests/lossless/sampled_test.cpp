@@ -1,5 +1,5 @@
-// Tests the seeded random streams by at least 500,000 draws against exact probabilities, including texts of several
-// rounds.
+// Compares at least 500,000 draws from the seeded random streams with exact probabilities, including texts that take
+// several rounds.
 #include <gtest/gtest.h>
 
 #include "base/statistics.h"
@@ -71,7 +71,7 @@ TEST(Sampled, StreamsOfOneSeedDiffer) {
 uint64_t current_run = 0;
 
 // A wrong block verification: the random number for accepting a position depends only on the position in the text, not
-// on the round. A position that is drafted again after a rejection thus gets the same number as in its rejection.
+// on the round. If a position is rejected and drafted again in the next round, both decisions use the same number.
 VerifyResult block_by_position(VerifyRule, const VerifyInput& input, Randomness& randomness,
                                std::vector<float>& scratch) {
   class ByPosition final : public Randomness {

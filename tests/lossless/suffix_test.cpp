@@ -68,7 +68,8 @@ TEST(SuffixDraft, IsExactUnderEveryRule) {
       Case c = repeating(rule, k);
       c.draft = c.target;
       c.controller.max_k = k;
-      // If `model` is true, the draft model also drafts, in steps in which it promises at least as much as the text.
+      // If `model` is true, there is also a draft model. It drafts in steps in which it promises at least as much as
+      // the text.
       for (const bool model : {false, true}) {
         c.without_model = !model;
         const Outcome o = enumerate(c);
@@ -112,8 +113,8 @@ TEST(SuffixDraft, TokensThatMayNotComeOrNotYet) {
   }
 }
 
-// After a token that the text did not predict, the draft model prefills what it has not read and drafts. Later the text
-// is used for drafting again.
+// After a token that the text did not predict, the draft model prefills its unread tokens and drafts. Later, tokens are
+// drafted from the text again.
 TEST(SuffixDraft, TextAndModelTakeTurns) {
   for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock}) {
     Case c = repeating(rule, 2);
@@ -126,8 +127,8 @@ TEST(SuffixDraft, TextAndModelTakeTurns) {
   }
 }
 
-// With adaptive K, the statistics of the draft model count only its own drafts, and drafting from the text is used less
-// if its tokens are rejected.
+// With adaptive K, the statistics of the draft model must count only its own drafts. If tokens drafted from the text
+// are rejected, the text must be used less often.
 TEST(SuffixDraft, TheBetterPromiseIsTaken) {
   Case c = repeating(VerifyRule::kToken, -1);
   c.controller.max_k = 2;

@@ -1,5 +1,6 @@
-// Toys for exact tests: a CausalModel whose logits are a given function of the context, and a Randomness that takes its
-// caller through every possible outcome, one per run, by replaying a prefix of earlier choices.
+// Toys for exact tests: a CausalModel whose logits are a given function of the context, and a Randomness that
+// enumerates every possible outcome. Each run has one outcome; the next run repeats its first choices and changes a
+// later one.
 #pragma once
 
 #include <cmath>

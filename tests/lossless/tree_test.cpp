@@ -98,7 +98,7 @@ TEST(Trees, WithTokensThatMayNotComeOrNotYet) {
     }
 }
 
-// The draft's other tokens are too unlikely for further children (rules::kLeastDrawn), so each node has one child.
+// The draft's other tokens are too unlikely to become children (rules::kLeastDrawn), so each node has one child.
 TEST(Trees, WithoutFurtherChildrenWhereTheDraftIsSure) {
   for (const VerifyRule rule : kRules) {
     Case c = tree_case({3, 1}, rule);
@@ -149,7 +149,7 @@ TEST(Trees, OfOneChildAreChains) {
   }
 }
 
-// Some nodes of a level have no children, because the draft can propose no token after them, although the target can.
+// Some nodes of a level have no children: the draft can propose no token after them, although the target can continue.
 TEST(Trees, DeadEndsBesideNeighbours) {
   const float none = -std::numeric_limits<float>::infinity();
   for (const VerifyRule rule : kRules)
@@ -169,7 +169,8 @@ TEST(Trees, DeadEndsBesideNeighbours) {
     }
 }
 
-// If a draft throws in the middle of a tree, only its own sequence continues without it, not the other one.
+// If a draft throws in the middle of a tree, only its own sequence continues without a draft. The other sequence keeps
+// its draft.
 TEST(Trees, ADraftThatFailsAtALevelCostsItsOwnSequenceOnly) {
   for (const bool throws : {true, false}) {
     toy::Model target(6, toy::random_logits(1)), draft(6, [&](std::span<const int32_t> x, std::span<float> l) {

@@ -109,8 +109,9 @@ TEST(WrongRules, RejectedTokenKept) {
   EXPECT_GE(error_of(rule), kWrong);
 }
 
-// Draws each draft token by inverse CDF from a uniform number, and draws the residual from the same number. Given the
-// drafted token, that number is uniformly distributed over the token's interval of q's CDF.
+// A wrong source of randomness: draws each draft token by inverse CDF from a uniform number, and draws the residual
+// from the same number. Given the drafted token, that number is uniformly distributed over the token's interval of q's
+// CDF.
 class ReusedNoise final : public Randomness {
  public:
   explicit ReusedNoise(Randomness& inner) : inner_(inner) {}

@@ -70,7 +70,8 @@ TEST(BlockPool, GrowsWithoutABudgetAndPublishesNothing) {
   EXPECT_EQ(pool.take(), 7);
 }
 
-// Published blocks stay for later users. When a block is needed, the published one released longest ago is taken.
+// Published blocks stay for later users. When the pool needs a block, it takes the published block that was released
+// longest ago.
 TEST(BlockPool, TheLongestUnheldIsReusedFirst) {
   BlockPool pool(pool_config(), at::kCPU, at::kFloat, 4 * kBytes);
   std::vector<int32_t> blocks;
@@ -92,7 +93,7 @@ TEST(BlockPool, TheLongestUnheldIsReusedFirst) {
   EXPECT_EQ(pool.take(), blocks[3]);
   EXPECT_EQ(pool.take(), blocks[2]);
   EXPECT_THROW(pool.take(), Error);
-  // If a block with the same text is published already, the publisher gets that block.
+  // Publishing a block whose text is already published must return the block that was published first.
   pool.release(blocks[0]);
   const int32_t again = pool.take();
   EXPECT_EQ(pool.publish(again, {.tenant = 5}, story_from(100)), blocks[1]);

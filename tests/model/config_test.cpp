@@ -267,7 +267,8 @@ TEST(Config, PublishedMixtureAndYarn) {
   EXPECT_NEAR(yarn.rope.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
 }
 
-// Defaults of transformers 5.23: null means as many key heads as heads, an absent key means the family's own number.
+// Defaults of transformers 5.23: null means as many kv heads as query heads, an absent key means the family's own
+// number.
 TEST(Config, KeyHeadsThatAreLeftOutAreTheFamilys) {
   const std::pair<const char*, int64_t> families[] = {{"llama", 32}, {"mistral", 8}, {"qwen2", 32},
                                                       {"qwen3", 32}, {"gemma2", 4},  {"gemma3_text", 4},

@@ -88,8 +88,8 @@ void write_variant(const fs::path& directory, const Variant& variant) {
   write_case(directory / variant.name, head, target);
 }
 
-// SPECDEC_EAGLE_WRITE names the folder to write. SPECDEC_EAGLE_HEADS lists trained heads as NAME=HEAD=TARGET, separated
-// by colons. They are written to that folder, too, beside heads with random weights.
+// SPECDEC_EAGLE_WRITE names the folder to write. It gets heads with random weights, and the trained heads that
+// SPECDEC_EAGLE_HEADS lists as NAME=HEAD=TARGET, separated by colons.
 TEST(EagleFiles, ForTheEnginesLoaders) {
   const char* directory = std::getenv("SPECDEC_EAGLE_WRITE");
   if (!directory) GTEST_SKIP() << "SPECDEC_EAGLE_WRITE=DIR writes heads there for eagle_loaders_test.py";

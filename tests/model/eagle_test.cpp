@@ -1,4 +1,5 @@
-// Tests how EAGLE-3 heads are read, written and refused, and what their passes see.
+// Tests reading, writing and refusing EAGLE-3 heads, and which earlier rows and states the rows of their passes depend
+// on.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -177,7 +178,7 @@ TEST(Eagle, ConfigsAreChecked) {
   EXPECT_EQ(parse_eagle_config(good, target, "c").taps, (std::vector<int64_t>{2, 4, 5}));
 }
 
-// Saves a good head, replaces or drops one of its tensors, and returns the error of loading it.
+// Saves a valid head, replaces or drops one of its tensors, and returns the error of loading the head.
 struct SavedEagle {
   Scratch scratch;
   Decoder target = eagle_target();

@@ -1,4 +1,4 @@
-// Tests the properties of an incremental forward pass that speculative decoding relies on.
+// Tests those properties of forward passes over cached sequences that speculative decoding relies on.
 #include "engine/forward/forward.h"
 
 #include <ATen/Parallel.h>
@@ -45,7 +45,7 @@ class Incremental : public ::testing::TestWithParam<std::tuple<at::ScalarType, c
               tolerance * expected.abs().max().item<double>());
   }
   Decoder decoder;
-  at::ScalarType dtype;  // of everything but int8 matrices
+  at::ScalarType dtype;  // dtype of all tensors except int8 matrices
   // The allowed difference from the reference, relative to the largest logit. Products with int8 weights round their
   // inputs to 2^-15 of the largest input of a group.
   const double tolerance = std::get<0>(GetParam()) == at::kChar ? 1e-3 : dtype == at::kFloat ? 1e-5 : 4e-2;
@@ -184,8 +184,8 @@ TEST_P(Incremental, ObserversErrorComesOut) {
   EXPECT_EQ(kv.length(), 0);
 }
 
-// One pass computes the branches of a tree, which are longer than the attention windows of 4 and 9 tokens. The logits
-// of each branch are bit-identical to those of the same tokens as a chain.
+// One pass computes all branches of a tree. The branches are longer than the attention windows of 4 and 9 tokens. The
+// logits of each branch must be bit-identical to those of the same tokens as a chain.
 TEST_P(Incremental, BranchesEqualTheirChains) {
   // Two chains from a common root: 0, 1 3 5 … and 2 4 6 ….
   const std::vector<int32_t> nodes(ids.begin() + 60, ids.begin() + 75);
@@ -226,7 +226,7 @@ INSTANTIATE_TEST_SUITE_P(Int8Models, Incremental,
                          name_of);
 
 // Tests a decoder with int8 matrices, tied embeddings, and other tensors in fp32 or bf16. Its logits must be close to
-// those of the unquantised decoder, and a row must have the same bits whichever rows are in the same pass.
+// those of the unquantised decoder. A row must have the same bits, whatever other rows the pass has.
 TEST(Int8Decoder, IsCloseToTheWideOneAndItsRowsStandAlone) {
   for (const auto side : {at::kFloat, at::kBFloat16}) {
     DecoderConfig c = config_like("llama");
@@ -261,7 +261,7 @@ TEST(Int8Decoder, IsCloseToTheWideOneAndItsRowsStandAlone) {
 }
 
 // longrope scales positions differently once a text has more than 24 tokens. The logits must equal those of passes of
-// one token each, however the passes are cut at this border and whatever other sequences are in them.
+// one token each, wherever the text is cut into passes and whatever other sequences the passes have.
 TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
   DecoderConfig c = config_like("llama");
   c.rope.kind = RopeConfig::Kind::kLongRope, c.rope.original_max_position = 24, c.rope.attention_factor = 1.2;
@@ -304,8 +304,8 @@ TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
   const at::Tensor from_states =
       at::linear(kernels::rms_norm(last, decoder.weights.norm, c.rms_norm_eps), decoder.weights.lm_head);
   EXPECT_LT((from_states - expected).abs().max().item<double>(), 1e-4);
-  // A copy of the first `length` tokens of a cache must have their tokens and their scaling. The copy and the original
-  // continue correctly below and above the border.
+  // prefix(length) must copy the first `length` tokens of a cache and the cache's rope scaling. The copy and the
+  // original must continue correctly below and above the border.
   for (const int64_t length : {0, 20, 30}) {
     KvCache copy = third.prefix(length);
     EXPECT_TRUE(at::equal(run(copy, static_cast<size_t>(length), 8, 8), alone.narrow(0, length, 8))) << length;

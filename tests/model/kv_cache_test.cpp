@@ -47,7 +47,8 @@ TEST(KvCacheTest, GrowsKeepsAndCounts) {
     EXPECT_THROW(kv.keep(200, wrong), Error);
 }
 
-// A cache and its expected content: a text, and one value per token that depends on this token and all before it.
+// A cache and its expected content: a text, and one value per token that depends on this token and all tokens before
+// it.
 struct Checked {
   KvCache cache;
   uint64_t tenant;
@@ -116,7 +117,7 @@ std::vector<int32_t> story(int64_t length) {
   return out;
 }
 
-// Forks share all blocks. A cache that writes after the used part of a shared block first gets its own copy of the
+// Forks share all blocks. Before a cache writes after the used part of a shared block, it gets its own copy of the
 // block.
 TEST(KvCacheTest, ForksShareUntilTheyWrite) {
   const Caches p(10);
@@ -175,8 +176,8 @@ TEST(KvCacheTest, WhatWasReadIsFoundAgain) {
   EXPECT_FALSE(unbounded.records());
 }
 
-// After a block was published and adopted by a second cache, both caches truncate it and write other tokens. Each must
-// read its own tokens, and later users the published ones.
+// A block is published and adopted by a second cache. Then both caches truncate it and write other tokens. Each cache
+// must read its own tokens, and later users the published ones.
 TEST(KvCacheTest, PublishedBlocksDoNotChange) {
   const Caches p(6);
   Checked a = p.open(1), b = p.open(1);

@@ -109,7 +109,7 @@ class QuantisedCheckpoint {
     }
     tensors[name + "g_idx"] = {"I32", index};
   }
-  // Shifts the integers of the last dimension to their places and packs them into one of 32 bits.
+  // Packs the integers along the last dimension into one 32-bit integer, each shifted to its place.
   static at::Tensor packed(const at::Tensor& integers, const at::Tensor& shifts) {
     return integers.bitwise_left_shift(shifts).sum(-1).to(at::kInt).contiguous();
   }

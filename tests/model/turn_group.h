@@ -1,5 +1,5 @@
-// Ranks as threads of which only one runs at a time, so that code that is not thread-safe can be run by several ranks.
-// A rank that waits for the others lets them run. A rank that waits for one that has ended throws DeviceLost.
+// Runs ranks as threads, of which only one runs at a time, so that several ranks can run code that is not thread-safe.
+// While a rank waits for the others, they run. A rank that waits for a rank that has ended throws DeviceLost.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -47,7 +47,7 @@ class Turns {
   }
 
  private:
-  // Gives `own` to all ranks and returns what each rank gave. The caller is the rank whose turn it is.
+  // Passes `own` to all ranks and returns the tensors of all ranks. Must be called by the rank whose turn it is.
   std::vector<at::Tensor> exchange(int rank, const at::Tensor& own) {
     given_[static_cast<size_t>(rank)] = own.clone();
     std::unique_lock lock(turn_, std::adopt_lock);

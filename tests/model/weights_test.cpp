@@ -147,7 +147,8 @@ TEST(Weights, WrongTensorsAreErrors) {
             "loaded");
 }
 
-// Engines disagree about a tied checkpoint with another lm_head.weight: some use this matrix, others the embedding.
+// If a checkpoint ties lm_head to the embedding but stores a different lm_head.weight, some engines use this matrix and
+// others the embedding. Loading must therefore fail.
 TEST(Weights, ATiedHeadThatDiffersFromTheEmbeddingIsAnError) {
   const Scratch scratch;
   Decoder decoder = random_decoder(tiny(true), 7, at::kCPU, at::kFloat);
@@ -319,7 +320,8 @@ TEST(MemoryPlan, LeavesPartOfAGpuToWhatNoPlanCounts) {
   EXPECT_EQ(plannable_bytes(kGiB / 2, 24 * kGiB), 0) << "others use it";
 }
 
-// A head is not planned like a decoder of its layer: it has `fc`, wider inputs, no embedding and few rows of lm_head.
+// The memory of an EAGLE-3 head differs from that of a decoder with the same layer: a head has `fc`, wider inputs, no
+// embedding and few rows of lm_head.
 TEST(MemoryPlan, CountsAHeadAsOne) {
   DecoderConfig target = tiny();
   target.num_layers = 8;
@@ -340,8 +342,8 @@ TEST(MemoryPlan, CountsAHeadAsOne) {
   EXPECT_EQ(plan_of().draft_bytes, 2 * (num_parameters(head) + target.vocab_size * 16)) << "its embedding is its own";
 }
 
-// If memory is short, the caches are made smaller first, then the draft becomes int8, and at last the draft is left
-// out. The caches may use the memory that an int8 draft saves.
+// If memory is short, the caches shrink first. Next, the draft becomes int8, and the caches may use the memory that
+// this saves. Last, the draft is left out.
 TEST(MemoryPlan, GivesUpWhatItCan) {
   const DecoderConfig c = tiny();
   constexpr int64_t kSequences = 8, kTokens = 320;

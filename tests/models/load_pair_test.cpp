@@ -120,7 +120,7 @@ TEST_F(ModelArgument, StaleDraftIsNotLoaded) {
   bind(fingerprint_model(target));
   EXPECT_EQ(load_pair(pair()).binding, BindingState::kBound);
   EXPECT_EQ(load_pair(pair()).warning, "");
-  bind(fingerprint_model(draft));  // as if the draft were made for another target
+  bind(fingerprint_model(draft));  // now the draft says that it was made for another target
   const LoadedPair refused = load_pair(pair());
   EXPECT_EQ(refused.binding, BindingState::kStale);
   EXPECT_FALSE(refused.target || refused.draft);
@@ -170,7 +170,7 @@ TEST_F(ModelArgument, PackageThatNamesItsTarget) {
   o.target = directory;
   o.draft.clear();
   EXPECT_EQ(load_pair(o).binding, BindingState::kBound);
-  // Replaces the cached model, so that the name of the target means another model.
+  // Replaces the cached model, so that the target's name at the hub refers to another model.
   const fs::path snapshot = repository() / "snapshots" / "0123abcd";
   fs::remove_all(snapshot);
   fs::copy(draft, snapshot, fs::copy_options::recursive);

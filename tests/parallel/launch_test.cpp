@@ -113,7 +113,7 @@ TEST(Launch, TheInnermostLauncherCounts) {
 TEST(Launch, OneProcessNeedsNoAddress) {
   expect_found({{"RANK", "0"}, {"WORLD_SIZE", "1"}}, {"environment", 0, 1, 0, 1, "", 0});
   expect_found({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_STEP_ID", "3"}}, {"slurm", 0, 1, 0, 1, "", 0});
-  // A batch script of one task, without a step of srun, counts as no launcher.
+  // A batch script of one task that was not started by srun counts as started without a launcher.
   expect_found({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}, {"none", 0, 1, 0, 1, "", 0});
 }
 

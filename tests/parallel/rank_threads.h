@@ -17,7 +17,7 @@
 
 namespace specdec::testing {
 
-// Turns off c10d's flight recorder, which has one map without a lock for all process groups of a process. Real ranks
+// Turns off c10d's flight recorder. It keeps one map without a lock for all process groups of a process. Real ranks
 // have one group per process, but these tests have several groups in several threads.
 inline const int kNoFlightRecorder = ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
 

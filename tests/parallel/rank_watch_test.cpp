@@ -56,7 +56,7 @@ struct Notes {
   }
 };
 
-// Receives the error of a watch that finds a rank lost. Without it, the watch would end the process.
+// Receives the error of a watch that finds a rank lost. Without this object, the watch would end the process.
 struct Report {
   std::mutex lock;
   std::condition_variable changed;
@@ -100,7 +100,7 @@ TEST(RankWatch, ARankThatStopsBeatingIsReportedToAll) {
   EXPECT_NE(std::string(at_zero.what()).find(": start all ranks again"), std::string::npos);
 }
 
-// Rank 1 may start long after rank 0, so a watch reports its silence only after it has joined.
+// Rank 1 may start long after rank 0. A watch must not report rank 1 as lost before rank 1 has joined.
 TEST(RankWatch, ARankThatHasNotJoinedIsNotMissed) {
   Notes notes;
   Report report;
@@ -112,7 +112,7 @@ TEST(RankWatch, ARankThatHasNotJoinedIsNotMissed) {
     const std::optional<std::string> note = notes.board().look("beat/0");
     return note ? std::stoi(*note) : 0;
   };
-  while (beats() < 30) usleep(1000);  // longer than a rank that has joined may be silent
+  while (beats() < 30) usleep(1000);  // longer than the limit for a rank that has joined
   {
     const std::lock_guard guard(report.lock);
     EXPECT_FALSE(report.error);

@@ -199,7 +199,8 @@ TEST(Ranks, ARankSaysWhatItWaitsFor) {
   address.sin_port = htons(static_cast<uint16_t>(port));
   ASSERT_EQ(::bind(file, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   ASSERT_EQ(::listen(file, 16), 0);
-  // c10d would wait for ever for an answer, so a child process connects, and the hooks end it.
+  // Connects in a child process, because c10d would wait for an answer forever. The child must be ended by on_wait
+  // (exit code 41) or, if on_wait is not set, by on_lost (42).
   for (const bool tells : {true, false}) {
     const int code = in_child(nullptr, "", [&] {
       if (tells) hooks.on_wait = [](const std::string& what) { ::_exit(what.find("is silent") != what.npos ? 41 : 1); };

@@ -1,4 +1,5 @@
-// Tests that ranks which divide a decoder among them give the same results as one process.
+// Tests that several ranks, each with a share of a decoder, give the same results as one process with the whole
+// decoder.
 #include "engine/config/shard.h"
 
 #include <ATen/ATen.h>
@@ -41,8 +42,8 @@ model::Decoder scaled_up(model::Decoder decoder) {
   return decoder;
 }
 
-// Returns a decoder for 2 or 4 ranks; with 4, pairs of ranks keep the same key head. Its vocabulary and its MLP's inner
-// size need not be divisible by the number of ranks.
+// Returns a decoder for 2 or 4 ranks; with 4 ranks, two ranks keep the same kv head. The sizes of its vocabulary and of
+// its MLP need not be divisible by the number of ranks.
 model::Decoder whole_decoder(const std::string& kind, uint64_t seed = 5) {
   model::DecoderConfig config = model::config_like(kind);
   config.num_heads = 8, config.num_kv_heads = 2;
@@ -176,7 +177,7 @@ TEST(Shard, WhatCannotBeDividedIsAnError) {
   EXPECT_EQ(model::shard_config(config, 2, 3).intermediate_size, 167);
 }
 
-// The calls that rank 0 tells the other ranks, in one queue per rank.
+// The calls that rank 0 has sent to the other ranks, in one queue per rank.
 class Calls {
  public:
   explicit Calls(int ranks) : queues_(static_cast<size_t>(ranks)) {}
@@ -200,7 +201,7 @@ class Calls {
   std::vector<std::deque<std::vector<int64_t>>> queues_;
 };
 
-// Runs `f` on rank 0 with a model, each call of which all other ranks repeat.
+// Runs `f` with a model on rank 0. All other ranks repeat each call that `f` makes to the model.
 void decode_together(const Ranks& ranks, Calls& calls, const model::Decoder& whole, int64_t cache_bytes,
                      const std::function<void(decode::CausalModel&)>& f) {
   const auto own = std::make_shared<const model::Decoder>(model::shard_of(whole, make_shard_group(ranks)));
@@ -255,7 +256,8 @@ TEST(Shard, RanksGiveTheGreedyTextOfOneProcess) {
   }
 }
 
-// Prompts are forked, adopted from cached blocks, truncated, and refused when the caches are full; ranks must agree.
+// Prompts are forked, adopted from cached blocks, truncated, and refused when the caches are full. All ranks must hold
+// the same texts.
 TEST(Shard, CachesHoldTheSameTextsOnAllRanks) {
   const model::Decoder whole = whole_decoder("llama");
   const auto run = [](decode::CausalModel& model, bool& refused) {
@@ -386,8 +388,8 @@ TEST(Shard, AResultThatDiffersBetweenRanksIsAnError) {
   mirrored->open();
   repeat(told[0]);
   expect_error(ErrorKind::kInternal, {"sequences differ", "1 here, and 0 on rank 0"}, [&] { repeat(told[0]); });
-  // The last call belongs to a round, which this model does not support, because the CUDA kernels do not run its
-  // passes.
+  // Calls that a rank must refuse: an empty one, one of an unknown kind, a malformed extend(), and run_pass() (kind 8),
+  // which exists only for models that the CUDA kernels support.
   for (const std::vector<int64_t>& call : {std::vector<int64_t>{}, {99, 0}, {5, 1, 0, 1, 7, 1, 2}, {8, 0}})
     expect_error(ErrorKind::kInternal, {"not understood"}, [&] { repeat(call); });
 }

@@ -1,4 +1,4 @@
-// A quantised checkpoint in memory that tests damage and then try to load.
+// A quantised checkpoint in memory. Tests damage it and then try to load it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace specdec::parity {
 
-// The tensors of a checkpoint as bytes, and its config.json. Tests may change both.
+// A checkpoint that tests may change: its tensors as bytes, and its config.json.
 struct Bent {
   struct Stored {
     std::string dtype;

@@ -84,8 +84,8 @@ TEST_P(Written, KeepsItsMeaningWithoutALayer) {
   }
 }
 
-// Writes every model, whole and without each of its layers, and its logits to a folder. check_written.py compares the
-// logits with those of transformers.
+// Writes every model to a folder, complete and with each of its layers removed, and also its logits. check_written.py
+// compares the logits with those of transformers.
 TEST(WrittenModels, ForTransformers) {
   const char* directory = std::getenv("SPECDEC_PARITY_WRITE");
   if (!directory) GTEST_SKIP() << "SPECDEC_PARITY_WRITE=DIR writes models there for check_written.py";
@@ -110,7 +110,8 @@ TEST(WrittenModels, ForTransformers) {
   }
 }
 
-// Returns the largest difference from transformers' logits, over both sets of kernels and every way to run a pass.
+// Returns the largest difference from transformers' logits over all combinations of kernels (ours, reference) and ways
+// to run a pass.
 double largest_logit_error(const Case& c) {
   double worst = 0;
   for (const bool reference : {false, true}) {

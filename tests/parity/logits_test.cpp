@@ -60,7 +60,7 @@ TEST_P(Logits, PrefillInChunks) {
 }
 
 // Computes two branches after a common prefix in one pass with a tree mask, across the border of longrope's scaling.
-// Each branch must give the same logits as alone.
+// Each branch must give the same logits as it does alone.
 TEST_P(Logits, TreePass) {
   const auto ids = c.ids(0);
   const std::span<const int32_t> all(ids);
@@ -87,8 +87,8 @@ TEST_P(Logits, TreePass) {
   }
 }
 
-// Truncates a cache from above to below the border of a RoPE scaling. It must then continue as if it had never been
-// longer.
+// Truncates a cache from above to below the border of a RoPE scaling. The cache must then continue as if it had never
+// been longer.
 TEST_P(Logits, TruncatedAcrossTheBorder) {
   const auto ids = c.ids(1);
   KvCache kv = cache();

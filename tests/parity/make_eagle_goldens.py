@@ -11,10 +11,11 @@ golden/eagle_<case>.safetensors   tokens [B, S] int64, learnt [B, S] int64 (1: t
                                   head. Metadata: "config" is config.json of the plain layout, "training" has the
                                   hyper-parameters.
 
-Every training step sees the same batch. The package packs the rows of a batch into one sequence. It decides by the mask
-of the token before the predicted one whether a position counts in the loss; here the mask is shifted, so that the mask
-of the predicted token decides. Rows begin with a prompt that is longer than the number of steps, because the package
-lets the last rows of one document predict the first tokens of the next. lm_head is trained, which the package freezes.
+Every training step sees the same batch. The package packs the rows of a batch into one sequence. In the package, a
+position counts in the loss according to the mask of the token before the predicted token. Here the mask is shifted, so
+that the mask of the predicted token decides. Rows begin with a prompt that is longer than the number of steps, because
+the package lets the last rows of one document predict the first tokens of the next. lm_head is trained here; the
+package freezes it.
 
 attn_implementation is sdpa: with "eager" the package (0.7.0.2) pads an additive mask with zeros, so that in every later
 step all keys of the earlier steps are visible.

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Makes golden/quantised/: a tiny Qwen2 in every packing that specdec reads, and its dequantised weights. NumPy unpacks
-them here from the packed arrays alone. Pinned: numpy 2.4.2, safetensors 0.8.0, torch 2.11.0 (for its 8-bit float type).
+"""Makes golden/quantised/: a tiny Qwen2 in every packing that specdec reads, and its dequantised weights. This script
+computes the dequantised weights with NumPy from the packed arrays alone. Pinned: numpy 2.4.2, safetensors 0.8.0, torch
+2.11.0 (for its 8-bit float type).
 
 golden/quantised/<case>/             config.json, model.safetensors
 golden/quantised/<case>.safetensors  the weights of every parameter, fp32

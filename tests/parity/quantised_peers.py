@@ -58,8 +58,8 @@ def gptq(shape, draw, setting):
     bits, size = setting["bits"], setting["group_size"]
     size = inputs if size == -1 else size
     groups = inputs // size
-    # Format "gptq" stores each zero point minus one, and 0 as 2^bits - 1. GPTQModel's conversion of that value carries
-    # into the neighbouring zero point, so 0 is not drawn for this format.
+    # Format "gptq" stores each zero point minus one, so 0 is stored as 2^bits - 1. GPTQModel's conversion of this
+    # stored value carries over into the neighbouring zero point. So zero points of 0 are not drawn for this format.
     offset = 0 if setting["checkpoint_format"] == "gptq_v2" else 1
     zeros = integers(draw, offset, 2**bits, (groups, outputs))
     if setting["sym"]:
@@ -154,7 +154,8 @@ def shapes(config):
 
 
 def dequantised(folder, setting, matrices):
-    """Loads a checkpoint with transformers and returns its quantised matrices with the values that it computes with."""
+    """Loads a checkpoint with transformers. Returns its quantised matrices, dequantised to the values that transformers
+    computes with."""
     method = setting["quant_method"]
     options = {key: value for key, value in setting.items() if key != "quant_method"}
     if method == "fp8":

@@ -32,7 +32,7 @@ TEST_P(Quantised, WeightsAreTheUnpackedOnes) {
   }
 }
 
-// Matrices that stay quantised must dequantise to the same numbers. Those with groups of 8 inputs cannot stay
+// Matrices that stay quantised must dequantise to the same numbers. Matrices with groups of 8 inputs cannot stay
 // quantised.
 TEST_P(Quantised, MatricesThatStaySoStandForTheUnpackedWeights) {
   const auto golden = load_golden("quantised/" + GetParam() + ".safetensors");
@@ -50,7 +50,8 @@ TEST_P(Quantised, MatricesThatStaySoStandForTheUnpackedWeights) {
   EXPECT_EQ(kept, fits ? 7u : 0u);
 }
 
-// Saves a quantised checkpoint, as for a draft made from it: the result must be an ordinary, unquantised one.
+// Saves a quantised checkpoint, as distill does with a draft made from it. The result must be an ordinary, unquantised
+// checkpoint.
 TEST_P(Quantised, IsWrittenPlain) {
   const Scratch scratch;
   const model::Decoder decoder = model::load_decoder(quantised_path(GetParam()), at::kCPU, at::kHalf);
@@ -108,7 +109,7 @@ TEST(QuantisedErrors, PartsThatAreMissingOrWrong) {
               "not part of", "odd_scale");
 }
 
-// If config.json names a quantisation but the weights are unquantised, the error names the quantisation.
+// If config.json names a quantisation but the weights are unquantised, loading must fail with the quantisation's name.
 TEST(QuantisedErrors, PlainWeightsUnderAConfigOfCodes) {
   for (const char* name : {"gptq", "awq", "fp8_tensor"}) {
     const Scratch scratch;
@@ -158,7 +159,7 @@ TEST(QuantisedErrors, ShapesThatDisagree) {
     EXPECT_SAYS(wrong("fp8_block", "weight_scale_inv", shape), "weight_scale_inv has shape");
 }
 
-// The number of rows of the scales gives the number of inputs that share a scale; config.json must agree with it.
+// The number of rows of the scales determines how many inputs share a scale. config.json must agree with this number.
 TEST(QuantisedErrors, GroupsComeFromTheScales) {
   const auto with = [](const std::string& name, const Json& settings) {
     return error_of(name, [&](Bent& b) {
@@ -203,7 +204,8 @@ TEST(QuantisedErrors, GroupsOfTheScalesGiveTheSameWeights) {
   }
 }
 
-// GPTQModel 5 has the format of zero points in `format` only. In the wrong format every zero point would be off by one.
+// GPTQModel 5 stores the format of zero points in `format` only. Read in the wrong format, every zero point would be
+// off by one.
 TEST(QuantisedErrors, TheFormatOfZeroPointsUnderItsOtherName) {
   Bent bent(quantised_path("gptq_act_order"));
   ASSERT_EQ(bent.config["quantization_config"]["checkpoint_format"], "gptq_v2");

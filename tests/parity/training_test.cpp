@@ -49,8 +49,8 @@ TEST_P(Training, LossAndGradients) {
 
 INSTANTIATE_TEST_SUITE_P(Losses, Training, ::testing::Combine(::testing::Values("ce", "kl"), ::testing::Bool()));
 
-// Two rows packed into one sequence must give the same logits as alone: they do not see each other, and positions
-// restart.
+// Two rows packed into one sequence must give the same logits as each row alone: they do not see each other, and each
+// row's positions begin at 0.
 TEST(Packing, SegmentsAreIndependent) {
   const auto config = model::load_decoder_config(golden_path("gqa_untied"));
   const model::Decoder decoder = model::load_decoder(golden_path("gqa_untied"), at::kCPU, config.dtype);

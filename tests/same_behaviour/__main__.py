@@ -5,9 +5,9 @@ commands.
     python3 tests/same_behaviour compare A B    prints a unified diff of each file that differs; exit 1 if any does
 
 The tiny models and the logs are made here. Each run has a new scratch folder and no network. Values that differ between
-two runs of one build are replaced by the rules of rules.py, each with its reason. Nothing else is replaced: counts,
-acceptance, texts, digests of files, modes and messages are kept as they are. A rule must not be wider than its reason,
-because it would hide a change."""
+two runs of one build are replaced according to rules.py, where each rule has a reason. Nothing else is replaced:
+counts, acceptance, texts, digests of files, modes and messages are kept as they are. A rule must not be wider than its
+reason, because it would hide a change."""
 
 import difflib
 import json

@@ -32,7 +32,8 @@ exit-zero = true
 [package]
 allow-failed = true
 """)
-    # The key of a run is a digest that covers the paths of the logs, and so the scratch folder.
+    # The key of a run is a digest that covers the paths of the logs. It therefore depends on the scratch folder, which
+    # differs between runs.
     plan = subprocess.run(
         [str(o.program), "--json", "loop", "run", "loop/LOOP.toml", "--plan"],
         cwd=o.scratch,

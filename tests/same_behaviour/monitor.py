@@ -94,7 +94,7 @@ def keep_monitor(o, name, state, *more):
 
 
 def wait_for_one_stretch():
-    """Waits, if needed, so that the next minute is within one period of ten minutes. The monitor stores one row and
+    """Waits, if needed, until the next minute lies within one period of ten minutes. The monitor stores one row and
     shows one line per period."""
     if (left := 600 - time.time() % 600) < 60:
         time.sleep(left + 1)
@@ -105,7 +105,7 @@ def observe_monitor(o):
     fingerprint = lambda result, model: result["inputs"][model]["fingerprint"]["id"][:12]
     report = json.loads((o.scratch / "gate/report.json").read_text())
     draft, target = fingerprint(report, "draft"), fingerprint(report, "target")
-    # The sources are the records of an earlier `serve` and the /metrics page that it served.
+    # Uses as sources the records that the earlier `serve` wrote and the /metrics page that it served.
     package = f"store/packages/sha256-{o.package['first']}"
     o.run_json(
         "monitor-served",
@@ -120,7 +120,8 @@ def observe_monitor(o):
         sums = [0] * 10
         rng = random.Random(3)
         for look in range(14):
-            # The report has one period per second in which a check changed the verdict, and one for the last check.
+            # The report has one period for each second in which a check changed the verdict, and one for the last
+            # check.
             if look in (10, 12, 13):
                 next_second()
             loss = 0 if look < 12 else 0.5
@@ -146,8 +147,8 @@ def observe_monitor(o):
                 f"monitor-engine-{engine}",
                 f"monitor check --package {package} --source {url}/{engine} --state {engine}.db",
             )
-    # The first records are those of a healthy draft, later ones of a draft whose acceptance has dropped. `check` shows
-    # what the monitor does about each.
+    # The first records are those of a good draft; later records are those of a draft whose acceptance has dropped.
+    # `check` shows how the monitor reacts to each.
     check = (
         "monitor check --package store:production --source records.jsonl --state records.db "
         "--requests-per-day 1000 --false-alarm-every 30d"
@@ -165,7 +166,7 @@ def observe_monitor(o):
     write_records(o.scratch / "records.jsonl", o, 200, 0.3, 2, draft, target, "code")
     (o.scratch / "records.jsonl").open("a").write("not a record\n{}\n")
     acting = "--confirm alarm --redistil 'echo redistilled' --min-fresh 0 --on-drift 'echo drifted > drifted.txt'"
-    # History and transitions are sorted by the second, so the next check must be in a later one.
+    # History and transitions are sorted by the second, so the next check must happen in a later second.
     next_second()
     with pages(o) as url:
         (o.scratch / "hook").write_text(f"{url}/hook\n")

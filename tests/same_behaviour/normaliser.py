@@ -9,8 +9,8 @@ from same_behaviour.rules import JSON_RULES, TEXT_RULES
 
 
 class Normaliser:
-    """Applies the rules, and replaces texts that it learns during the run: the scratch folder, ports and digests of
-    packages."""
+    """Applies the rules of rules.py. Also replaces texts that it is taught during the run: the scratch folder, ports
+    and digests of packages."""
 
     def __init__(self, scratch, build, version):
         self.began = time.time() - 2
@@ -27,13 +27,14 @@ class Normaliser:
         self.learnt.append((text, name))
 
     def learn_digest(self, digest, name):
-        """Learns a digest that depends on a time, such as a package's, whose manifest has the time of its making. Also
-        learns the short forms in which the digest is shown."""
+        """Learns a digest that depends on a time. For example, a package's manifest contains the time at which it was
+        made. Also learns the short forms in which the digest is shown."""
         for length in (64, 16, 12, 8):
             self.learn(digest[:length], f"<{name}{'' if length == 64 else ':' + str(length)}>")
 
     def is_now(self, seconds):
-        """Returns whether this Unix time is within this run. Only such times are replaced; those in given logs stay."""
+        """Returns whether this Unix time is within this run. Only such times are replaced; older times, from the logs,
+        are kept."""
         return self.began <= seconds <= time.time() + 2
 
     def value(self, file, value, path=""):

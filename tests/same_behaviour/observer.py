@@ -1,4 +1,4 @@
-"""Runs specdec and keeps everything that can be observed of it."""
+"""Runs specdec and stores everything observable of it: output, exit codes, files."""
 
 import contextlib
 import hashlib
@@ -82,7 +82,7 @@ class Observer:
         return {}
 
     def saw(self, result):
-        """Adds the paths and types of a JSON document to those seen so far in documents with the same schema."""
+        """Adds the paths and types of a JSON document to those of the documents with the same schema."""
 
         def paths(value, path):
             if isinstance(value, dict):

@@ -29,7 +29,7 @@ def observe_package(o):
 
     def package(name, words):
         next_second()
-        # A package's digest covers the manifest with its time, so it differs between runs.
+        # A package's digest covers its manifest, which contains a time, so the digest differs between runs.
         learn = lambda out: o.normaliser.learn_digest(json.loads(out)["digest"], f"package-{name}")
         made = o.run_json(f"package-{name}", f"package --target target --store store {words}", learn=learn)
         return made["digest"]

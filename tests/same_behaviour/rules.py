@@ -1,7 +1,8 @@
 """The values that differ between two runs of one build, and the texts that replace them."""
 
 # Rules for values in JSON: (files, path of the key with [] for the items of a list, replacement, reason). A replacement
-# "<whole: …" replaces any value; others replace only numbers, booleans and null, so that a change of type is seen.
+# that begins with "<whole: " replaces any value. Other replacements apply only to numbers, booleans and null, so that a
+# change of type stays visible.
 JSON_RULES = [
     (r"", r"(^|\.)(seconds|prompt_seconds|elapsed_seconds|training_seconds)$", "<seconds>", "a duration"),
     (r"", r"(^|\.)teacher_share$", "<share>", "a share of a duration"),

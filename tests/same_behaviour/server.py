@@ -1,4 +1,4 @@
-"""Runs a server and keeps everything that can be observed of its replies."""
+"""Runs a server and stores everything that can be observed of its replies."""
 
 import http.client
 import json
@@ -37,7 +37,7 @@ class Server:
             time.sleep(0.05)
 
     def wait_until_idle(self, headers):
-        """Waits until no request is running: the engine may count the last step of a request after its reply was
+        """Waits until no request is running. The engine may count the last step of a request only after its reply was
         sent."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -102,8 +102,8 @@ class Server:
 
 def joined_stream(text, normaliser, file):
     """Returns the events of a stream in a reproducible form. The number of tokens per event depends on the speed of the
-    connection, so all texts are joined and all other content is kept once. With several choices the events are sorted,
-    because their order is random."""
+    connection, so all texts are joined, and all other content is kept once. If a request has several choices, the
+    events are sorted, because their order is random."""
     texts, kinds, several = {}, [], '"index":1' in text
     for event in text.split("\n\n"):
         if not event.startswith("data: {"):
@@ -121,17 +121,17 @@ def joined_stream(text, normaliser, file):
     )
 
 
-# Metrics of which only names and labels are kept: times and speeds; the number of connections, because the previous one
-# may not be closed yet; and the number and sizes of steps, because the answers of one request may share a step or not.
-# The counts of durations are kept.
+# Metrics of which only names and labels are kept. They are times and speeds, the number of connections (the previous
+# connection may not be closed yet), and the number and sizes of steps (the answers of one request may or may not share
+# a step). The counts of durations are kept.
 VARYING = re.compile(
     r"_seconds(_total|_sum|_bucket)?$|_tokens_per_second$|^specdec:(connections|steps_total|batch_size_.*)$"
 )
 
 
 def metrics_that_count(page):
-    """Keeps the order of metric families and sorts the samples of each, because they come from a hash table in random
-    order."""
+    """Keeps the order of metric families, and sorts the samples within each family, because samples come from a hash
+    table in random order."""
     lines, family = [], 0
     for line in page.splitlines():
         match = None if line.startswith("#") else re.match(r"(\S+?)(\{.*\})? (\S+)$", line)

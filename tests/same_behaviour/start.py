@@ -68,7 +68,7 @@ def observe_help(o):
     (o.scratch / "wrong.toml").write_text("[serve]\nprot = 1\n")
     o.run("usage-config", "--config wrong.toml serve --target target")
     o.run("usage-environment", "monitor status", env={"SPECDEC_MONITOR_STATUS_STATE": "no-such.db"})
-    # Keeps the names in the binaries on which other programs rely: schemas, metrics, environment variables.
+    # Keeps the names in the binaries that other programs rely on: schemas, metrics, environment variables.
     found = set()
     for program in [o.program, *sorted((o.build / "libexec").glob("specdec-engine"))]:
         data = program.read_bytes()

@@ -37,7 +37,7 @@ struct Choice {
     return std::span(overlaps).first(k);
   }
 };
-// If a K promises a gain that is not certain, probes come earlier by this factor.
+// Divides the interval before the next probe if some K promises a gain that is not certain.
 constexpr int kSoonerInDoubt = 3;
 
 }  // namespace
@@ -90,15 +90,15 @@ void KController::expect(int64_t to_read, int64_t to_come) {
   to_come_ = to_come;
 }
 
-// Returns the draft's prefill time, in plain steps.
+// Returns the time of the draft's prefill, in units of the time of a plain step (a step without a draft).
 double KController::reading() const {
   return costs_ && !options_.free_draft ? static_cast<double>(to_read_) * costs_->read_cost(batch_) : 0;
 }
 
 double KController::expected_overlap(int position) const {
   const auto i = static_cast<size_t>(std::max(position, 0)), own = std::min(i, weight_.size() - 1);
-  // The weight of the controller's own mean, as a prior for a position, if options_.seen is null. It is low, because
-  // the request's older steps add little to its recent ones.
+  // If options_.seen is null, the prior of each position is the request's own mean overlap with this weight, in
+  // observations. The weight is low, because the request's older steps add little to its recent ones.
   constexpr double kOwn = 2;
   const double weight = options_.seen ? options_.seen_weight : kOwn;
   return (sum_[own] + weight * seen().at(i)) / (weight_[own] + weight);
@@ -185,7 +185,7 @@ void KController::choose(std::span<KController* const> sequences, int batch) {
     const PlainReason plain = s->decision_.plain;
     if (!s->adaptive() || (plain != PlainReason::kDoesNotPay && plain != PlainReason::kSchedule)) continue;
     if (s->decision_.k > 0) {
-      // If K falls to 0, the first probe comes early, because the last overlaps may have been low by chance.
+      // K has fallen to 0. The first probe comes early, because the last overlaps may have been low by chance.
       s->plain_owed_ = s->probe_interval() / 2;
     } else if (again || --s->plain_owed_ < 0) {
       s->probe();
@@ -196,8 +196,8 @@ void KController::choose(std::span<KController* const> sequences, int batch) {
     const int k = s->decision_.k;
     if (k == 0 && probes && s->decision_.plain != PlainReason::kShortAnswer) s->probe();
     // Also measures neighbours of K, because otherwise a K that looks bad due to an old or single measurement would
-    // never be measured again. Not for trees: their number of nodes per level depends on the text, so a pass may never
-    // have the wanted number of rows.
+    // never be measured again. Trees are excluded, because their number of nodes per level depends on the text, so a
+    // pass may never have the wanted number of rows.
     if (k == 0 || !s->costs_ || !s->options_.tree.empty()) continue;
     const int other = k < s->options_.max_k && s->costs_->should_measure(batch, k + 2) ? k + 1
                       : k > 1 && s->costs_->should_measure(batch, k)                   ? k - 1
@@ -232,7 +232,7 @@ bool KController::sure(double rate, int batch, int rows, bool drafts) const {
   return std::log(rate) - share * options_.doubts * doubt > std::log(1 + share * options_.least_gain);
 }
 
-// Returns the loss from uneven ends, as a share of the time until the end: answers that would end together under plain
+// Returns the loss from uneven ends, as a share of the time until the end. Answers that would end together under plain
 // decoding end one after the other under speculation. Consider n answers of R tokens with steps that emit tau ± σ
 // tokens. The last answer needs more steps than the mean, by the share z_n · σ / √(R tau), where z_n is the expected
 // maximum of n standard normal numbers. Each additional step costs the part of a pass that does not depend on its rows.
@@ -245,7 +245,7 @@ double KController::unevenness(std::span<KController* const> open, int batch, in
   double together = 0, mean = 0, variance = 0;
   for (size_t i = 0; i < open.size(); ++i) {
     together += static_cast<double>(open[i]->to_come_) >= kTogether * static_cast<double>(longest);
-    double reach = 1, accepted = 0, squares = 0;  // E[A], E[A²] of A accepted tokens, from P(A ≥ k) = reach
+    double reach = 1, accepted = 0, squares = 0;  // E[A], E[A²] of A accepted tokens; reach = P(A ≥ k)
     for (int k = 1; k <= Choice::of_thread().k[i]; ++k) {
       reach *= open[i]->expected_overlap(k - 1);
       accepted += reach;
@@ -259,9 +259,9 @@ double KController::unevenness(std::span<KController* const> open, int batch, in
   return fixed * largest * std::sqrt(variance / (static_cast<double>(longest) * mean));
 }
 
-// Sorts levels by their worth per row. For any number of rows, the best choice is then a prefix of this order, whatever
-// the rows cost. Within a sequence, worth never rises with the level. All prefixes are tried for every depth, so the
-// cost of rows need not be linear.
+// Sorts levels by their worth per row. For any number of rows, the best choice is then the first levels in this order,
+// whatever a row costs, because within a sequence worth never rises with the level. Tries all these choices for every
+// depth, so the cost need not be linear in the rows.
 void KController::share_depth(std::span<KController* const> open, int batch) {
   if (open.empty()) return;
   const KController& any = *open.front();

@@ -38,16 +38,17 @@ struct ControllerOptions {
   double prior_overlap = 0.7;  // if `seen` is null: the overlap assumed at first for every position
   double prior_weight = 8.0;   // weight of prior_overlap, in observations
   double seen_weight = 60.0;   // weight of `seen`, in observations of the request itself
-  // Plain steps before the first probe, if other requests have tried the draft already; −1: a whole probe interval.
+  // Number of plain steps before the first probe, if other requests have tried the draft already. −1: a whole probe
+  // interval.
   int plain_owed = -1;
   // Ranges [batch_lo, batch_hi, k] in ascending order: the K to use for each batch size until costs are measured. The
   // last range also applies to larger batches.
   std::vector<std::array<int, 3>> schedule = {};
-  // SpeculationOptions::tree; empty: a chain. With a tree, K is the number of its levels to draft, and one pass
-  // verifies all their nodes.
+  // The shape of draft trees (SpeculationOptions::tree); empty: drafts are chains. With a tree, K is the number of
+  // levels to draft, and one target pass verifies all nodes of these levels.
   std::vector<int> tree = {};
   bool free_draft = false;          // drafting costs nothing: c = 0 (suffix_drafter.h)
-  double assumed_draft_cost = 0.1;  // c if there are no costs (null CostModel); v is then 1
+  double assumed_draft_cost = 0.1;  // if CostModel is null: seconds of a draft pass / of a plain target pass
 };
 
 ControllerOptions controller_options(const SpeculationOptions& options);
@@ -83,7 +84,8 @@ struct KDecision {
   bool stopped_early = false;                 // StopRule ended drafting before K
 };
 
-// Decides when drafting of a sequence's chain stops in the coming step. If `limits` is empty, it never stops early.
+// Decides when drafting of a sequence's chain stops in the coming step. If `limits` is empty, drafting never stops
+// early.
 struct StopRule {
   rules::AcceptanceTable acceptance = {};
   std::vector<rules::StopLimits> limits;  // limits[i] apply after i + 1 tokens
@@ -116,8 +118,8 @@ class KController {
   int plain_owed() const { return plain_owed_; }  // plain steps before the next probe
   // Sets `out` to the rule by which a chain of up to `levels` tokens stops. Call it after choosing. Drafting continues
   // while (Π of P(accepted | confidence)) × (expected overlap of the next position) > rate × (c · batch / drafting +
-  // v(k+1) − v(k)), where `drafting` is the number of sequences that share a draft pass. If the rows of all levels are
-  // verified in any case, v does not count (StopLimits::own is 0).
+  // v(k+1) − v(k)), where v(k) is the cost of verifying k tokens and `drafting` is the number of sequences that share a
+  // draft pass. If the rows of all levels are verified in any case, v does not count (StopLimits::own is 0).
   void stop_rule(int batch, int levels, StopRule& out) const;
   // Learns from the verified step. `overlaps` has one value per reached position; `confidences` is as in
   // StopRule::stops(); ratios[i] = min(1, p/q) of the token drafted at reached position i. If the verification rule

@@ -9,15 +9,16 @@ namespace specdec::decode {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-// Variances of the logarithm of a pass's seconds, in units of the variance of the noise in one sample.
+// Variances of the logarithm of a pass's seconds, in units of the noise variance of one sample. A cell stores the cost
+// of one kind of pass. The pace is a factor of all costs that drifts with time (cost_model.h).
 constexpr double kNoise = 1;         // of one sample
 constexpr double kPaceStep = 0.2;    // added per pass, because the pace may have changed
 constexpr double kCellStep = 0.003;  // added per pass, because a cell's cost may have changed
 // Added to the variance of estimates from the curve of all batch sizes, because contexts and sampling differ between
 // batch sizes.
 constexpr double kBatchesDiffer = 0.25;
-// Factor of the variance between two cells, where the curve is interpolated. It multiplies the product of the distances
-// to both neighbours, in logarithms of rows.
+// Factor of the variance of an estimate that is interpolated between two measured cells. The variance is this factor
+// times the product of the distances to both cells, in logarithms of rows.
 constexpr double kBetweenCells = 4;
 // Replaces kBetweenCells if only one cell was measured, because the slope of the curve is then unknown.
 constexpr double kOneCell = 50;
@@ -80,7 +81,7 @@ bool CostModel::Cell::add(double sample, double of_rows, double expected, const 
     if (std::abs(clipped) < kAgree)
       surprise = std::clamp(surprise, -most, most);
     else
-      variance = std::max(variance, kNoise);  // the cell's cost has changed
+      variance = std::max(variance, kNoise);  // several samples agree, so the cell's cost has changed
     const double weight = variance / (variance + pace.variance + kNoise);
     seconds *= std::exp(weight * surprise);
     rows += weight * (of_rows - rows);
@@ -131,8 +132,9 @@ CostModel::Estimate CostModel::Curve::line(double wanted, const Pace& pace) cons
           end.variance_now(pace) + (first == last ? kOneCell : kBetweenCells) * beyond * beyond};
 }
 
-// Caps the estimate: a pass cannot take longer than a pass of more rows whose cost is known about as well. A larger
-// estimate comes from a moment of high load, and without the cap the controller would avoid measuring that pass again.
+// Caps the estimate: a pass cannot take longer than a pass of more rows whose cost is known about as well. An estimate
+// above the cap comes from a moment of high load. Without the cap, the controller would avoid this pass and never
+// measure it again.
 CostModel::Estimate CostModel::Curve::at(double wanted, const Pace& pace) const {
   constexpr double kAsWell = 1.5;
   Estimate out = line(wanted, pace);
@@ -234,8 +236,9 @@ bool CostModel::is_stale(int batch, int rows, int64_t refresh) const {
   return of.cells[at].count < 2 || of.passes - of.cells[at].measured_at >= refresh;
 }
 
-// Allows measurements in two consecutive passes of every 8 at first, and of every 64 (or `refresh` if less) after 64
-// passes. More would be wasteful if other sequences' K keep the pass from having this number of rows.
+// At first allows measurements in two consecutive passes of every 8. After 64 passes, allows them in two of every 64
+// (or of every `refresh`, if that is less). The limit is needed because other sequences' K may keep a pass from ever
+// having this number of rows.
 bool CostModel::should_measure(int batch, int rows, int64_t refresh) const {
   const int64_t passes = target_->batches.size() <= static_cast<size_t>(batch) ? 0 : target_->batches[batch].passes;
   return passes % (passes < 64 ? 8 : std::min<int64_t>(refresh, 64)) < 2 && is_stale(batch, rows, refresh);

@@ -55,8 +55,8 @@ class CostModel {
   bool ready(bool drafting = true) const;
   static constexpr int64_t kRefresh = 256;
   // is_stale() returns whether a pass with `rows` rows per sequence was measured less than twice, or not within the
-  // last `refresh` passes of this batch size. should_measure() returns whether it is stale and this step should measure
-  // it; within one step, equal arguments give the same result for every sequence.
+  // last `refresh` passes of this batch size. should_measure() returns whether this is so and this step should have
+  // such a pass. Within one step, equal arguments give the same result for every sequence.
   bool is_stale(int batch, int rows, int64_t refresh = kRefresh) const;
   bool should_measure(int batch, int rows, int64_t refresh = kRefresh) const;
 
@@ -66,8 +66,8 @@ class CostModel {
     int64_t passes = 0;
   };
   // A sample that differs from the expected value by more than the factor `most` is clipped until several samples
-  // agree. If the samples also update the pace (tell_pace), consecutive samples do not count as agreeing: without
-  // samples of other cells between them, a change of the cell looks like a change of the pace.
+  // agree. If the samples also update the pace (tell_pace), consecutive samples do not count as agreeing, because a
+  // change of the cell then looks like a change of the pace.
   struct Outliers {
     double most;
     bool tell_pace;
@@ -101,9 +101,9 @@ class CostModel {
     double noise = 0.02;                    // recent variance of the logarithm of a sample
     bool plain = false, verifying = false;  // whether a plain and a verifying pass were measured
   };
-  // Whether the cap of Curve::at() applies. A sample is compared with an estimate without the cap: if a pass really
-  // takes longer than one of more rows, it would always exceed a capped estimate, and the cell's cost would grow with
-  // every pass.
+  // Whether the cap of Curve::at() applies. A sample is compared with an estimate without the cap. Some passes really
+  // take longer than a pass of more rows: each sample of such a pass would exceed a capped estimate and raise the
+  // cell's cost further.
   enum class Cap { kNo, kYes };
   Estimate estimate(int batch, double rows, Cap cap = Cap::kYes) const;
   int draft_basis(int batch) const;

@@ -1,5 +1,5 @@
-// Averages a draft's overlap with its target over many steps, by position in the draft. Controllers use it as their
-// prior.
+// Averages a draft's overlap with its target over many steps, by position in the draft. Controllers use the mean as
+// their prior.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ namespace specdec::decode {
 // changed. Not thread-safe.
 class OverlapMean {
  public:
-  // The prior applies to every position and has the weight of `weight` observations.
+  // `prior` is assumed for every position and counts as `weight` observations.
   explicit OverlapMean(double prior = 0.7, double weight = kAssumed);
   void add(std::span<const double> overlaps);      // overlaps of one step, by reached position
   double value() const { return sum_ / weight_; }  // mean over all positions
@@ -33,7 +33,8 @@ class OverlapMean {
   std::array<Position, kPositions> positions_{};
   double sum_, weight_;
   int64_t observed_ = 0;
-  // Decayed sums over recent observations: late_ of observed minus expected overlap, late_squares_ of its square.
+  // Decayed sums over recent observations. late_ sums the observed minus the expected overlap, late_squares_ the square
+  // of this difference.
   double late_ = 0, late_squares_ = 0, late_weight_ = 0;
   double squares_ = 0.1;  // long-run mean square of observed minus expected overlap
 };

@@ -16,8 +16,8 @@ uint64_t hash_of(std::span<const int32_t> run) {
 }  // namespace
 
 std::span<const int32_t> SuffixDrafter::propose(std::span<const int32_t> tokens, int count) {
-  // Adds the runs of tokens that end before the last token. The run that ends at the last token is added in a later
-  // call, because the token that follows it is not known yet.
+  // Adds the runs of tokens that end before the last token. The run that ends at the last token is added by a later
+  // call, when the next token is known.
   for (; indexed_ < tokens.size(); ++indexed_)
     for (size_t i = 0; i < std::size(kLengths); ++i)
       if (const auto length = static_cast<size_t>(kLengths[i]); indexed_ >= length)

@@ -17,9 +17,9 @@ class SuffixDrafter {
   static constexpr int kShortest = 3;
 
   // Proposes at most `count` tokens to follow `tokens`: finds the longest known suffix of `tokens` and returns the
-  // tokens after its latest earlier occurrence. A proposal that reaches the end of the text continues from its own
-  // beginning. Returns an empty span if the last kShortest tokens never occurred before. `tokens` must begin with the
-  // tokens of the previous call. The span is valid until the next call.
+  // tokens after its latest earlier occurrence. If these tokens reach the end of the text, the proposal repeats itself
+  // from its first token. Returns an empty span if the last kShortest tokens never occurred before. `tokens` must begin
+  // with the tokens of the previous call. The span is valid until the next call.
   std::span<const int32_t> propose(std::span<const int32_t> tokens, int count);
 
  private:

@@ -29,7 +29,7 @@ static_assert(kNotDrafted == kernels::kAbsentNode);
 DeviceRule device_rule(const RoundSlot& slot) {
   const bool chain = slot.tree.empty();
   if (slot.sampling.greedy()) return DeviceRule::kGreedy;
-  if (slot.given) return DeviceRule::kTarget;  // a given draft has no q
+  if (slot.given) return DeviceRule::kTarget;  // a draft from the text has no q
   switch (slot.rule) {
     case VerifyRule::kToken:
       return chain ? DeviceRule::kTokenChain : DeviceRule::kTokenTree;
@@ -52,7 +52,7 @@ DraftShape shape_of(const RoundSlot& slot) {
   return slot.k > 0 ? DraftShape(slot.tree, slot.k) : DraftShape({}, static_cast<int>(given(slot).size()));
 }
 
-// Measures the times between marks on a GPU's stream; without a GPU it measures nothing.
+// Records marks on a GPU's stream and measures the times between them. Without a GPU, measures nothing.
 class Marks {
  public:
   explicit Marks(at::Device device) : device_(device) {}
@@ -138,7 +138,7 @@ class DeviceRound final : public RoundRunner {
     try {
       return model::with_device_errors([&] { return run_all(slots, outcomes, seconds); });
     } catch (...) {
-      library_.synchronize(device_index());  // the next round overwrites the memory from which this one uploads
+      library_.synchronize(device_index());  // the device must have read the memory before the next round overwrites it
       throw;
     }
   }
@@ -160,7 +160,7 @@ class DeviceRound final : public RoundRunner {
     advance(slots, outcomes, host);
     commit(slots, outcomes);
     tell(outcomes, seconds);
-    // A round with a capture takes longer than usual.
+    // A round that captures a CUDA graph takes longer than usual, so its times are not used.
     if (model::PassGraphs::captures() != captures) seconds.measured = false;
     return true;
   }
@@ -258,7 +258,7 @@ class DeviceRound final : public RoundRunner {
            .target_tokens = layout.add<int32_t>(num_nodes_ + count),
            .outcomes = layout.add<kernels::VerifyOutcome>(count),
            .scores = layout.add<kernels::VerifyScore>(num_nodes_),
-           .bytes = layout.bytes(),  // the bytes that the host reads
+           .bytes = layout.bytes(),  // number of bytes that the host reads
            .sampled = layout.add<int32_t>(num_q),
            .choices = layout.add<int32_t>(num_q)};
     if (!results_.defined() || results_.numel() < layout.bytes()) {
@@ -385,8 +385,8 @@ class DeviceRound final : public RoundRunner {
       }
   }
 
-  // Returns how many nodes the draft has read. The nodes of the last level are never read. The last token of a chain
-  // that stopped early may be unread, because the next pass does nothing if all sequences have stopped.
+  // Returns how many nodes the draft has processed. It never processes those of the last level. In a chain that stopped
+  // early, the last token may be unprocessed, because the next pass does nothing if all sequences have stopped.
   size_t nodes_read(size_t i, std::span<const int32_t> drafted) const {
     const DraftShape& shape = shapes_[i];
     const auto all = static_cast<size_t>(shape.begin(shape.levels() - 1));

@@ -11,14 +11,14 @@ namespace specdec::decode {
 
 namespace {
 
-// With more sequences than this it is unlikely that all of them stop early, and the check costs each matrix product a
-// little time.
+// Maximum number of sequences for which a pass checks whether all have stopped. With more sequences it is unlikely that
+// all stop early, and the check costs each matrix product a little time.
 constexpr size_t kMostResting = 4;
 
 bool may_stop(const RoundSlot& slot) { return slot.stop && !slot.stop->limits.empty(); }
 
-// Returns whether a sequence's drafting may stop after a level. Stopping because of costs is useful only if the next
-// level's pass can be skipped once all sequences have stopped; stopping below a confidence floor always applies.
+// Returns whether a sequence's drafting may stop after a level. Stopping to save time is useful only if the next
+// level's pass can then be skipped. Stopping below a confidence floor always applies.
 bool stops_after(const RoundSlot& slot, const DraftLevels::Level& level, const DraftLevels::Level& next) {
   const auto depth = static_cast<size_t>(level.depth);
   return may_stop(slot) && depth < slot.stop->limits.size() && (next.may_rest || slot.stop->limits[depth].floor > 0);
@@ -146,7 +146,7 @@ void DraftLevels::describe_draws(const Slots& all, model::DeviceUpload& upload, 
       link(offsetof(kernels::DraftRow, going), going + i * sizeof(int32_t));
       link(offsetof(kernels::DraftRow, target_ids), id_place(i, draw.first_child - draw.root));
       if (level.depth + 1 >= all.slots[i].k) continue;
-      const Level& next = levels_[l + 1];  // of the same draft, because this sequence is in it
+      const Level& next = levels_[l + 1];  // a level of the same draft, because this sequence is in it
       const auto in_next = std::find(next.slots.begin(), next.slots.end(), i) - next.slots.begin();
       link(offsetof(kernels::DraftRow, next_ids),
            next.pass->id_place(next.rows[static_cast<size_t>(in_next)] + draw.first_child - draw.level_begin));

@@ -1,5 +1,5 @@
-// The draft passes of a round on a device, level by level, with drawing after each. A level is one pass of one draft,
-// for all sequences that use this draft.
+// Plans and runs the draft passes of a round on a device. A level is one pass of one draft over all sequences that use
+// this draft, followed by drawing.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -39,12 +39,12 @@ class DraftLevels {
     std::vector<size_t> slots;
     std::vector<int32_t> rows;  // for each slot, its first row among those with logits
     int depth = 0;
-    bool reads = false;     // whether a sequence reads more than two tokens of its text
-    bool may_rest = false;  // whether the pass is skipped if all of its sequences have stopped before
+    bool reads = false;     // whether some sequence reads more than two tokens of its text
+    bool may_rest = false;  // whether the pass is skipped if all its sequences have stopped
     // True if the kernel sample() must run before draft(), because some rows have several children.
     bool samples_first = false;
     int32_t num_rows = 0;           // number of rows with logits
-    int64_t q_row = 0;              // index of the first of these rows among those of all levels
+    int64_t q_row = 0;              // index of the level's first row among the rows of all levels
     size_t samples = 0, draws = 0;  // offsets in the upload
   };
   // Device addresses of the results. The first three arrays have one element per node (kernels::DraftPass), the last
@@ -62,11 +62,11 @@ class DraftLevels {
   void plan(const Slots& slots);
   const std::vector<Level>& levels() const { return levels_; }
   int64_t num_rows() const { return num_rows_; }  // number of rows with logits in all levels
-  // Sets q_row of each drafted node to the row that it is drawn from, or to −1 if its text is greedy.
+  // Sets q_row of each drafted node to the row that the node's token is drawn from, or to −1 for greedy sampling.
   void set_rows(const Slots& slots, std::span<kernels::VerifyNode> nodes) const;
-  // describe_passes() adds the passes to the upload. describe_draws(), to be called next, adds the drawing after each
-  // pass. A drawn token is also written into the upload at the offset id_place(slot, node), where the target reads it.
-  // The offsets of neighbouring nodes are adjacent.
+  // describe_passes() adds the passes to the upload. Call describe_draws() next: it adds the drawing after each pass. A
+  // drawn token is also written into the upload at the offset id_place(slot, node), where the target reads it. The
+  // offsets of neighbouring nodes are adjacent.
   void describe_passes(model::DeviceUpload& upload);
   using IdPlace = std::function<size_t(size_t slot, int32_t node)>;
   void describe_draws(const Slots& slots, model::DeviceUpload& upload, const IdPlace& id_place);

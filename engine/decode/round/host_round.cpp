@@ -76,11 +76,10 @@ bool HostRound::run(std::span<const RoundSlot> slots, std::span<RoundOutcome> ou
   return true;
 }
 
-// Draws a node's children from its logits, without replacement, so that siblings differ. Takes the likeliest tokens for
-// greedy text, and for the target rule, which lets the draft choose freely. Returns false if no child was drawn: the
-// logits cannot be sampled, the logits processors leave no token, or the grammar's mask is late. Only the first is a
-// failure: the target may not reach this node, and drafting may stop before a token for reasons that do not depend on
-// it.
+// Draws a node's children from its logits, without replacement, so that siblings differ. Takes the likeliest tokens if
+// the text is greedy, and for the target rule, which allows any draft. Returns false if no child was drawn: the logits
+// cannot be sampled (a failure of the draft), the logits processors leave no token, or the grammar's mask is late. The
+// last two are not failures, because the target may never reach this node.
 bool HostRound::draft_children(Part& part, int32_t parent, std::span<float> logits) {
   const RoundSlot& slot = *part.slot;
   RoundOutcome& out = *part.outcome;
@@ -135,8 +134,8 @@ bool HostRound::draft_children(Part& part, int32_t parent, std::span<float> logi
   return true;
 }
 
-// Draws children for every node of the deepest level, or for the text if nothing is drafted. `row` is the first row of
-// these nodes' logits. Returns false if drafting stops here.
+// Draws children for every node of the deepest level, or after the text if nothing is drafted yet. `row` is the first
+// logits row of this level. Returns false if drafting stops here.
 bool HostRound::draft_level(Part& part, int64_t row) {
   const RoundSlot& slot = *part.slot;
   RoundOutcome& out = *part.outcome;
@@ -180,7 +179,7 @@ void HostRound::add_feed(Part& part) {
 }
 
 // Runs one pass of one draft for the sequences in `active`, all of which use this draft. If the pass throws, restores
-// every cache and returns false; if `active` has only one sequence, its draft counts as failed.
+// every cache and returns false. If the pass had only one sequence, its draft is then marked as failed.
 bool HostRound::draft_pass(std::span<const size_t> active) {
   CausalModel& draft = *parts_[active.front()].slot->drafter;
   extensions_.clear();
@@ -231,7 +230,8 @@ void HostRound::draft_with(CausalModel& draft, RoundSeconds& seconds) {
         seconds.levels.push_back(
             {&draft, clock_->seconds() - started, short_pass ? 0 : fed - static_cast<int64_t>(active_.size())});
     } else {
-      // Runs each sequence alone, so that only those whose own pass throws lose their draft.
+      // The pass over all sequences threw. Runs each sequence alone, so that only sequences whose own pass throws lose
+      // their draft.
       for (const size_t i : active_)
         parts_[i].drafting = parts_[i].drafting && draft_pass({&i, 1}) && draft_level(parts_[i], 0);
     }

@@ -21,13 +21,13 @@ class HostRound final : public RoundRunner {
       : target_(target), clock_(clock), verify_fn_(verify_fn) {}
 
   bool takes(std::span<const RoundSlot>) override { return true; }
-  // If a draft fails, its sequence continues without it. If the target's pass throws, every outcome holds its draft. If
-  // a round of one sequence throws CacheFull in the target's pass, the draft's levels are dropped one by one, the
-  // deepest first, before it is thrown.
+  // If a draft fails, its sequence continues without a draft. If the target's pass throws, every outcome keeps its
+  // drafted tokens for the next round. If the pass throws CacheFull and the round has one sequence, drops the draft's
+  // deepest level and tries again, and throws only when no level is left.
   bool run(std::span<const RoundSlot> slots, std::span<RoundOutcome> outcomes, RoundSeconds& seconds) override;
 
  private:
-  // One sequence while its round runs. The tokens drafted so far are in its outcome.
+  // The state of one sequence during a round. The tokens drafted so far are in `outcome`.
   struct Part {
     const RoundSlot* slot = nullptr;
     RoundOutcome* outcome = nullptr;
@@ -36,7 +36,7 @@ class HostRound final : public RoundRunner {
     size_t level = 0;  // first node of the deepest level
     size_t q_row = 0;  // index of the part's first row in q_
     size_t num_q = 0;
-    int64_t p_row = 0;         // the part's first row in target_rows_, where it has one row more than nodes
+    int64_t p_row = 0;         // the part's first row in target_rows_; it has number of nodes + 1 rows
     std::vector<size_t> q_of;  // by node: the row that its token was drawn from, relative to q_row
     ProcessorWalk processors;
     std::vector<int32_t> pass, pass_parents;  // the target's input: [last token, nodes…]; parents empty for a chain
@@ -53,7 +53,8 @@ class HostRound final : public RoundRunner {
 
   void begin(std::span<const RoundSlot> slots, std::span<RoundOutcome> outcomes);
   void take_given(Part& part);
-  // In host_round.cpp: drafting level by level; each level is one pass of a draft over all of its sequences.
+  // Implemented in host_round.cpp. These functions draft level by level. A level is one pass of one draft over all
+  // sequences with this draft.
   void draft_with(CausalModel& draft, RoundSeconds& seconds);
   void add_feed(Part& part);
   bool draft_pass(std::span<const size_t> active);

@@ -20,8 +20,9 @@ Error no_token_left() {
                "loosen them");
 }
 
-// Applies the processors, if there are any, to the row after `node`. Throws MaskLate if the mask is late, and
-// MasksSpent if it is spent after the text (node < 0).
+// Applies the logits processors, if there are any, to the logits after `node` (negative: after the text). Throws
+// MaskLate if the grammar's mask is not ready. Throws MasksSpent if the grammar has used up its time or memory after
+// the text.
 Applied apply(LogitsProcessorState* processors, int32_t node, std::span<float> logits) {
   const Applied applied = processors ? processors->apply(logits) : Applied::kDone;
   if (applied == Applied::kLate) throw MaskLate();
@@ -31,17 +32,17 @@ Applied apply(LogitsProcessorState* processors, int32_t node, std::span<float> l
 
 }  // namespace
 
-// Ends the round with the drafted token of `node` as the next token: the token is valid, but the mask after it is not
-// known (kSpent). The next round asks for this mask, after the token has become permanent. Such a node has no children,
-// because their drawing needs the same mask.
+// Ends the round with the drafted token of `node` as the next token. The token is valid, but the grammar's mask after
+// it is not known (kSpent). The next round requests this mask. `node` has no children, because drawing children needs
+// the same mask.
 void HostRound::end_with(Part& part, int32_t node) {
   RoundOutcome& out = *part.outcome;
   const auto at = static_cast<size_t>(node);
   out.result = {depth_of(at, out.parents) - 1, out.drafted[at], out.parents[at]};
 }
 
-// Verifies with one-hot p and q: a drafted token is accepted if it is the arg max. The next token is the arg max after
-// the last accepted token. Only reached rows are processed.
+// Verifies greedy text: a drafted token is accepted if it is the arg max of the target's logits. The next token is the
+// arg max after the last accepted token. Only rows that are reached are processed.
 void HostRound::verify_greedy(Part& part) {
   RoundOutcome& out = *part.outcome;
   int32_t node = -1;
@@ -77,7 +78,7 @@ void HostRound::verify_sampled(Part& part) {
     const Applied applied = apply(slot.processors, node, p);
     if (applied != Applied::kDone) std::fill(p.begin(), p.end(), 0.f);
     if (applied == Applied::kNoTokenLeft) {
-      dead = true;  // the node may never be reached; if it is, drawing from this row throws
+      dead = true;  // only an error if this node is reached: drawing from its row then throws
     } else if (applied == Applied::kSpent) {
       p[0] = 1;  // the token drawn from this row is not used
       spent.push_back(node);
@@ -181,8 +182,8 @@ void HostRound::verify_all() {
       target_pass();
       fits = true;
     } catch (const CacheFull&) {
-      // Dropping a level preserves the target's distribution: whether a level fits is known before its tokens are
-      // drawn, so drafting could also have stopped before it.
+      // Dropping a level preserves the target's distribution. Whether a level fits is known before its tokens are
+      // drawn, so the result is the same as if drafting had stopped before this level.
       if (num_parts_ == 1 && parts_[0].cut_level()) continue;
       for (Part& part : parts()) hold(part);
       throw;

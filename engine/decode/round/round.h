@@ -1,6 +1,6 @@
-// One round: drafting and verification as a whole. A step (step.h) plans a slot for each sequence, has a RoundRunner
-// run the slots, and commits the results. DeviceRound (device_round.h) runs a whole round on a GPU without asking the
-// host in between. HostRound (host_round.h) runs it on the host and calls the models one after the other.
+// One round drafts and verifies once for every sequence. A step (step.h) plans a slot for each sequence, calls a
+// RoundRunner with the slots, and commits the results. DeviceRound (device_round.h) runs the whole round on a GPU.
+// HostRound (host_round.h) calls the models one after the other and draws and verifies on the host.
 #pragma once
 
 #include <algorithm>
@@ -35,16 +35,16 @@ struct DraftTokens {
   }
 };
 
-// One sequence's part of a round: the inputs.
+// The inputs of a round for one sequence.
 struct RoundSlot {
   std::span<const int32_t> text;  // the target's cache holds all of these tokens but the last
   SequenceId target = -1;
-  // The draft model drafts k levels; its cache holds a prefix of the text. If k = 0, it is not used.
+  // The draft model, which drafts k levels; its cache holds a prefix of the text. Not used if k = 0.
   CausalModel* drafter = nullptr;
   SequenceId draft = -1;
   int k = 0;
   std::span<const int> tree;           // at least k levels (SpeculationOptions); empty: a chain
-  const StopRule* stop = nullptr;      // for a chain; null: it never stops early
+  const StopRule* stop = nullptr;      // for a chain; null: drafting never stops early
   bool wants_confidences = false;      // for a greedy chain; a sampled chain has them anyway
   const DraftTokens* given = nullptr;  // tokens drafted before this round; only if k is 0
   SamplingOptions sampling = {};
@@ -56,19 +56,19 @@ struct RoundSlot {
   bool wants_rows = false;            // whether to set RoundOutcome::rows
 };
 
-// Returns whether a device could run this slot: it wants only tokens, confidences and overlaps, has no logits
-// processors, draws from Philox, does not use the coupled rule, and does not verify a draft that was drawn in an
-// earlier round.
+// Returns whether a device could run this slot. The slot must want only tokens, confidences and overlaps, have no
+// logits processors, draw from Philox, and not use the coupled rule. It must not verify a draft that an earlier round
+// drew.
 bool wants_only_tokens(const RoundSlot& slot);
 
 struct RoundOutcome {
-  // Indexed by node. With a device, `drafted` has all nodes of the shape (DraftShape) and is kNotDrafted for those that
-  // were not drafted: drafting stopped before them, or their parent has fewer children than others. Parent −1 is the
-  // text.
+  // Indexed by node. After a round on a device, `drafted` has all nodes of the shape (DraftShape). Nodes that were not
+  // drafted have the value kNotDrafted: drafting stopped before them, or their parent has fewer children than others.
+  // Parent −1 is the text.
   std::vector<int32_t> drafted, parents;
   std::vector<double> confidences;  // for a chain: the draft's confidence in each token
-  // Indexed by node: Σ min(p, q) and min(1, p / q) for each node that is its parent's first child, at least if the text
-  // reached the parent. Undefined if the text is greedy; may be empty if there is no q.
+  // Σ min(p, q) and min(1, p / q), indexed by node. Set for each node that is its parent's first child, if the text
+  // before the node was accepted. Undefined for greedy sampling; may be empty if there is no q.
   std::vector<double> overlaps, ratios;
   VerifyResult result;
   bool stopped_early = false;  // StopRule ended drafting before k levels
@@ -79,12 +79,12 @@ struct RoundOutcome {
   std::exception_ptr draft_failure;
   // Set if the target's logits cannot be sampled; `result` is then undefined.
   std::exception_ptr failure;
-  // True if the grammar's mask was not ready in time; `result` is then undefined. `held` is the draft that the next
-  // round must verify, after a late mask or if the target's pass threw.
+  // mask_late: the grammar's mask was not ready in time, and `result` is undefined. `held`: the draft that the next
+  // round must verify, after a late mask or after the target's pass threw.
   bool mask_late = false;
   std::optional<DraftTokens> held;
-  // If wanted: p after the text and after each node, [nodes + 1, V], where the text reached it; logits if it is greedy.
-  // Valid until the runner's next round.
+  // If wanted: the target's distribution after the text and after each node, [nodes + 1, V]; for greedy sampling, the
+  // logits. Only rows that verification reached are set. Valid until the runner's next round.
   std::span<const float> rows;
   std::vector<PositionLogprobs> logprobs;    // one per emitted token, if wanted
   std::optional<PositionLogprobs> rejected;  // the first rejected token, if wanted
@@ -115,7 +115,7 @@ class ProcessorWalk {
   std::vector<int32_t> path_;              // reused buffer
 };
 
-// The duration of the parts of a round. A level is one pass of one draft, followed by drawing.
+// The durations of the parts of a round. A level is one pass of one draft, followed by drawing.
 struct RoundSeconds {
   struct Level {
     CausalModel* drafter;
@@ -130,13 +130,13 @@ struct RoundSeconds {
 class RoundRunner {
  public:
   virtual ~RoundRunner() = default;
-  // Returns whether run() supports these slots. Changes nothing.
+  // Returns whether run() supports these slots, without changing anything.
   virtual bool takes(std::span<const RoundSlot> slots) = 0;
-  // Runs a round. Afterwards the target's caches hold the text and all nodes, drafted or not; the drafts' caches hold
-  // the text and all nodes but those of the last level or, for a chain, all drafted tokens but the last. `outcomes` has
-  // one element per slot. Returns false, with every cache and the randomness unchanged, if this runner cannot sample
-  // the logits of a slot; a round on the host then finds out which slot it is. Throws as CausalModel::extend() does;
-  // caches may then hold more tokens than before.
+  // Runs a round. `outcomes` has one element per slot. Afterwards the target's caches hold the text and all nodes,
+  // drafted or not. The drafts' caches hold the text and all nodes but those of the last level; for a chain, all
+  // drafted tokens but the last. Returns false if this runner cannot sample the logits of a slot; every cache and the
+  // randomness are then unchanged, and the caller runs the round on the host to find that slot. Throws as
+  // CausalModel::extend() does; caches may then hold more tokens than before.
   virtual bool run(std::span<const RoundSlot> slots, std::span<RoundOutcome> outcomes, RoundSeconds& seconds) = 0;
 };
 

@@ -1,5 +1,5 @@
-// The common part of the runners of all kinds of models: their sequences, whose caches are blocks of one pool, and the
-// logits that they copy to the host. Each kind of model or draft adds its passes.
+// The base class of the runners of all kinds of models. It holds the sequences, whose caches are blocks of one pool,
+// and copies logits to the host. Each derived class adds its passes.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -51,7 +51,7 @@ class CachedModel : public CausalModel {
   }
   State& find(SequenceId sequence) { return const_cast<State&>(std::as_const(*this).find(sequence)); }
 
-  // Counts the tokens that adopt() was asked for, and those that it found. Returns `found`.
+  // Adds to the counts of tokens that adopt() was asked for and that it found. Returns `found`.
   int64_t count_adopted(std::span<const int32_t> asked, int64_t found) {
     asked_tokens_ += static_cast<int64_t>(asked.size());
     found_tokens_ += found;
@@ -59,8 +59,8 @@ class CachedModel : public CausalModel {
   }
 
   // Writes logits [rows, V] to `out`. `kept` are the token ids of a reduced vocabulary, or undefined for the whole
-  // vocabulary. If there are no rows, waits for the device, so that a caller that times the pass measures all of its
-  // work.
+  // vocabulary. If there are no rows to copy, waits for the device, so that a caller that times the pass measures all
+  // its work.
   void write_rows(const at::Tensor& logits, int64_t rows, const at::Tensor& kept, at::Device device,
                   LogitRows& out) const {
     out.vocab = vocab_size();

@@ -66,23 +66,23 @@ class CausalModel {
   virtual void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places) = 0;
   // Runs one pass over all extensions. `out` gets Σ num_logits rows, in the order of the extensions.
   virtual void extend(std::span<const Extension> extensions, LogitRows& out) = 0;
-  // Fills an empty sequence from this tenant's cached blocks, which may come from open or closed sequences. From then
-  // on the blocks of this sequence can be reused too. Returns the number of tokens found.
+  // Fills an empty sequence from this tenant's cached blocks, which may come from open or closed sequences. Also makes
+  // the blocks of this sequence reusable from then on. Returns the number of tokens found.
   virtual int64_t adopt(SequenceId, std::span<const int32_t>, uint64_t /*tenant*/) { return 0; }
-  // Returns a lower bound on the number of tokens that adopt() would find: it may miss blocks that only open sequences
-  // hold. Changes nothing.
+  // Returns a lower bound on the number of tokens that adopt() would find, because blocks that only open sequences hold
+  // may not be counted. Changes nothing.
   virtual int64_t cached_prefix_tokens(std::span<const int32_t>, uint64_t /*tenant*/) const { return 0; }
   virtual CacheCounts cache_counts() const { return {}; }
-  // Returns whether this is a draft that reads hidden states of its target (an EAGLE-3 head). Each of its sequences
-  // must follow() the target's sequence of the same text. It reads each token of the text with the target's hidden
-  // state of the previous token, and each token that it drafted with its own state. After verification it must read the
-  // accepted tokens again with the target's states, so the caller drops drafted tokens with truncate(), which for such
-  // a model may cut anywhere in the draft.
+  // Returns whether this is a draft that reads hidden states of its target (an EAGLE-3 head). The caller must link each
+  // of its sequences to the target's sequence of the same text with follow(). The draft reads each token of the text
+  // with the target's hidden state of the previous token, and each drafted token with its own state. After verification
+  // it must read the accepted tokens again with the target's states. The caller therefore drops drafted tokens with
+  // truncate(), which for this kind of draft accepts any length.
   virtual bool reads_states() const { return false; }
   // Links a sequence to the target's sequence of the same text. From then on the target stores the hidden states that
   // the draft has not read. May be called again. Returns how many tokens of the text the draft can read now; it can
-  // draft only if it can read the whole text. States of tokens that the target ran before this call, and that the draft
-  // has not read, are missing; then the draft can never read the whole text.
+  // draft only if it can read the whole text. The target's earlier states are not stored: if the draft has not read
+  // them, it can never read the whole text.
   virtual int64_t follow(SequenceId, SequenceId /*target*/) { return std::numeric_limits<int64_t>::max(); }
   // Returns the model that does the work: itself, or the model to which it forwards every call.
   virtual CausalModel& innermost() { return *this; }
@@ -96,7 +96,7 @@ struct ModelPair {
   CausalModel& draft;
 };
 
-// Forwards every call to another model. A class that times or counts passes overrides only extend().
+// Forwards every call to another model. A derived class that times or counts passes overrides only extend().
 class ForwardingModel : public CausalModel {
  public:
   explicit ForwardingModel(CausalModel& model) : model_(model) {}  // `model` must outlive this object

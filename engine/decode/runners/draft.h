@@ -39,8 +39,8 @@ class DraftScorer {
   virtual int64_t first_position() const { return 0; }
   // Starts again with new texts of these lengths in tokens.
   virtual void begin(std::span<const int64_t> lengths) = 0;
-  // Returns the observer for the hidden states of the target's next pass, or an empty one if the draft needs none. It
-  // is valid until logits() is called.
+  // Returns the observer for the hidden states of the target's next pass, or an empty observer if the draft needs no
+  // hidden states. The observer is valid until logits() is called.
   virtual model::HiddenObserver observer() { return {}; }
   // Returns the logits [wanted, V], on the draft's device and in its dtype or in fp32. Successive passes over a text
   // must be contiguous.
@@ -50,8 +50,8 @@ class DraftScorer {
 class Draft {
  public:
   virtual ~Draft() = default;
-  // Returns the decoder's configuration; for an EAGLE-3 head, that of its layer, with the vocabulary and the cached
-  // layers.
+  // Returns the decoder's configuration. For an EAGLE-3 head, returns the configuration of its layer, with the head's
+  // vocabulary and number of cached layers.
   virtual const model::DecoderConfig& config() const = 0;
   virtual at::ScalarType dtype() const = 0;  // the dtype given to load_draft()
   virtual std::optional<model::HeadMemory> head_memory() const { return std::nullopt; }
@@ -68,7 +68,7 @@ DraftPtr make_draft(std::shared_ptr<const model::EagleHead> head);
 // Returns null if `draft` is null.
 std::unique_ptr<CausalModel> make_draft_runner(const DraftPtr& draft, CausalModel& target, int64_t cache_bytes = 0);
 
-// The properties of a draft before its weights are loaded.
+// The properties of a draft that are known before its weights are loaded.
 struct DraftConfig {
   model::DecoderConfig config;            // see Draft::config()
   std::optional<model::HeadMemory> head;  // see Draft::head_memory()
@@ -80,8 +80,8 @@ DraftConfig load_draft_config(const std::filesystem::path& directory, const mode
 // side_dtype().
 at::ScalarType resolve_draft_dtype(const std::string& flag, const DraftConfig& config, at::Device device);
 
-// Loads a draft as load_for_decoding() does. `target` is the whole target or, for an EAGLE-3 head, which shares the
-// target's embedding, at least that embedding.
+// Loads a draft as load_for_decoding() does. `target` is the whole target. An EAGLE-3 head shares the target's
+// embedding, so for it `target` may hold only the embedding.
 DraftPtr load_draft(const std::filesystem::path& directory, const model::Decoder& target, at::Device device,
                     at::ScalarType dtype);
 

@@ -1,5 +1,5 @@
-// The shape of a draft whose nodes are numbered, level by level, before their tokens are known. A chain has one node
-// per level.
+// The shape of a draft: its nodes are numbered, level by level, before their tokens are known. A chain has one node per
+// level.
 #pragma once
 
 #include <cstdint>

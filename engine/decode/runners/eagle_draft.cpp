@@ -18,7 +18,7 @@ class EagleScorer final : public DraftScorer {
  public:
   explicit EagleScorer(const model::EagleHead& head) : head_(head) {}
 
-  int64_t first_position() const override { return 1; }  // it reads a token with the state of the position before
+  int64_t first_position() const override { return 1; }  // reads token i with the state of i − 1
   void begin(std::span<const int64_t> lengths) override {
     texts_.clear();
     const model::DecoderConfig& layer = head_.config.layer;
@@ -28,8 +28,8 @@ class EagleScorer final : public DraftScorer {
   }
   model::HiddenObserver observer() override { return taps_.emplace(head_.config).observer(); }
 
-  // Row r combines the state of position r with token r + 1, so this pass has the rows from begin − 1 on, and the last
-  // state is kept for the next pass.
+  // Row r combines the state of position r with token r + 1. This pass therefore begins with row begin − 1, and stores
+  // the last state for the next pass.
   at::Tensor logits(const Pass& pass) override {
     const at::Tensor states = taps_.value().rows();
     std::vector<model::SequencePart> own;

@@ -1,9 +1,9 @@
 // Runs an EAGLE-3 head as a draft. Slot r of a sequence's cache combines token r + 1 of the text with the hidden state
 // of position r, so the first token of a text takes no slot, and a text of one token gives no logits.
 //
-// Rows of the text read the target's states. The target has no state for a drafted token, so the token's row reads the
-// state that its parent's row fed back. Such rows are provisional: the step drops them, and reads the accepted tokens
-// again with the target's states from verification.
+// Rows of the text read the target's states. The target has no state for a drafted token, so that token's row reads the
+// output state of its parent's row ("fed back"). The step drops these rows after verification. The head then reads the
+// accepted tokens again with the target's states.
 #include "engine/decode/runners/eagle_runner.h"
 
 #include <ATen/ATen.h>
@@ -30,10 +30,11 @@ namespace {
 
 constexpr SequenceId kNobody = -1;
 
-// A drafted token with the state that its row fed back. Nodes are kept when their slots are dropped from the cache: for
-// each level of a tree, the head reads all levels again, and the deepest one needs the states of the level before.
+// A drafted token with the output state of its row, which the head feeds back. Nodes are kept after their slots are
+// dropped from the cache: for each level of a tree, the head reads all levels again, and the deepest level needs the
+// states of the level before.
 struct Node {
-  int32_t token, parent;  // parent: index of the node before it, −1 for the text
+  int32_t token, parent;  // parent: index of the parent node, −1 for the text
   at::Tensor fed_back;    // [H]
 };
 
@@ -107,7 +108,7 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
     }
     const KeptStates kept = kept_states(*reader_, target);
     // A row needs the target's state of the position before its token. If the state for the next row is not stored, the
-    // head cannot read further; otherwise it can read one token more than there are stored states.
+    // head cannot read further. Otherwise the head can read one token more than there are stored states.
     if (kept.end == 0 || kept.first > s.text_rows()) return s.tokens;
     return std::max(s.tokens, kept.end + 1);
   }
@@ -174,7 +175,8 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
       first_result.push_back(num_results);
       num_results += depth == 0 ? 1 : reader.shape->size(depth - 1);
     }
-    // Finds, for each row, the result row of its parent in the previous pass, whose fed-back state it reads.
+    // For each row, finds the result row of its parent in the previous pass. The row reads the state that this result
+    // row fed back.
     void follow(std::span<const Reader> readers, int depth, const HeadPass* pass_before) {
       before = pass_before;
       if (!before) return;
@@ -187,7 +189,7 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
                                     : first + shape.parents()[static_cast<size_t>(node)] - shape.begin(depth - 2));
       }
     }
-    // Returns whether row i reads the state of result row i, for all rows.
+    // Returns whether, for every i, row i reads the state of result row i.
     bool in_order() const {
       if (static_cast<int32_t>(rows.size()) != before->num_results) return false;
       for (size_t i = 0; i < rows.size(); ++i)
@@ -264,7 +266,7 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
     write_rows(logits, static_cast<int64_t>(wanted.size()), kept_ids_, head_->weights.fc.device(), out);
   }
 
-  // The first token of a text takes no slot, so it is part of the key under which blocks are cached.
+  // The first token of a text takes no slot, so the key under which blocks are cached must include it.
   static uint64_t text_key(std::span<const int32_t> tokens, uint64_t tenant) {
     return tenant ^ ((static_cast<uint64_t>(tokens.front()) + 1) * 0x9e3779b97f4a7c15ull);
   }
@@ -307,7 +309,7 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
     const KeptStates kept = kept_states(*reader_, s.target);
     return s.tokens + count == 1 || (kept.first <= s.text_rows() && s.tokens + count <= kept.end + 1);
   }
-  // Returns the state of a drafted node, or an undefined tensor if an earlier pass had no such node. In a tree, token
+  // Returns the state of a drafted node. Returns an undefined tensor if no earlier pass had this node; in a tree, token
   // and parent must match.
   static at::Tensor state_of_node(const HeadSequence& s, const Extension& e, size_t node) {
     if (node >= s.nodes.size()) return {};
@@ -339,7 +341,7 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
     s.tokens += count;
     s.fed_back = last.defined() ? last.clone() : at::Tensor();
     s.nodes.clear();
-    // The last token may be read again if a step is undone, so its state is not dropped.
+    // The step may be undone, and the last token read again, so the state that the last token needs is not dropped.
     forget_states(*reader_, s.target, s.tokens - 2);
   }
 

@@ -33,12 +33,12 @@ class OtherRanks {
 
 // Returns a model that works like `own`, rank 0's share, and sends the other ranks every call that changes a sequence.
 // It runs rounds (device_round.h) if `own` does. If a call fails on this rank alone, that call and every later one
-// throw DeviceLost, except close(), which then closes only this rank's sequence. CacheFull is not such a failure,
-// because all ranks throw it. `others` must outlive the model.
+// throw DeviceLost. Only close() does not throw: it then closes only this rank's sequence. CacheFull is not a failure
+// in this sense, because all ranks throw it. `others` must outlive the model.
 std::unique_ptr<CausalModel> make_mirrored_model(std::unique_ptr<CausalModel> own, OtherRanks& others);
 
-// Repeats a call that rank 0 sent on this rank's share. `unread` is a buffer for logits, which only rank 0 uses. Throws
-// Error(kInternal) for a call that is not understood or whose result differs from rank 0's, and what the call throws,
+// Runs a call that rank 0 sent on this rank's share. `unread` is a buffer for logits, which only rank 0 uses. Throws
+// Error(kInternal) if the call is not understood or its result differs from rank 0's. Also throws what the call throws,
 // except CacheFull, which rank 0 throws as well.
 void repeat_call(CausalModel& model, std::span<const int64_t> call, LogitRows& unread);
 

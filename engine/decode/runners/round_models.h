@@ -25,14 +25,14 @@ class RoundTarget {
   virtual const model::Decoder& decoder() const = 0;
   virtual model::KvCache& cache(SequenceId sequence) = 0;
   virtual const model::BlockPool& pool() const = 0;
-  // Returns the CUDA graphs of decoder(), which are created at the first call, or null if our own kernels do not
-  // support its passes.
+  // Returns the CUDA graphs of decoder(); the first call creates them. Returns null if our own kernels do not support
+  // the decoder's passes.
   virtual model::PassGraphs* graphs() = 0;
   // Reserves room in the caches for a pass over these extensions.
   virtual void reserve(std::span<const Extension> extensions) = 0;
   // Starts the pass over these extensions and returns its logits (CudaPass::run()). The upload must have been sent
-  // before. Tokens that drafts choose are read from the upload and need not be in `extensions`. The lengths of the
-  // caches do not change.
+  // before. The pass reads tokens that drafts choose from the upload, so they need not be in `extensions`. The lengths
+  // of the caches do not change.
   virtual at::Tensor run_pass(const model::CudaPass& pass, const model::DeviceUpload& upload,
                               std::span<const Extension> extensions) = 0;
   // Commits the tokens of the last pass, all of which are known now, to the caches, and stores the hidden states that
@@ -56,8 +56,8 @@ class RoundDraft {
    public:
     virtual ~Pass() = default;
     virtual int64_t num_rows() const = 0;
-    // Adds the pass to an upload. `live` is the number of sequences that take part in the pass; kernels may change it
-    // in the upload before the pass runs. With `may_rest`, the pass does nothing if the number is then 0.
+    // Adds the pass to an upload. `live` is the number of sequences that take part in the pass; kernels may change the
+    // number in the upload before the pass runs. With `may_rest`, the pass does nothing if the number is then 0.
     virtual void describe(model::DeviceUpload& upload, int32_t live, bool may_rest) = 0;
     virtual size_t live_place() const = 0;  // offset in the upload of `live`, an int32_t
     // Returns the offset in the upload of a row's token id, an int32_t.
@@ -67,17 +67,17 @@ class RoundDraft {
     virtual void run(const model::DeviceUpload& upload, const at::Tensor& out) = 0;
   };
 
-  // Returns whether our own kernels support the draft's passes on this device, and whether the draft has everything
-  // that a round of this sequence reads.
+  // Returns whether a device round can run this sequence: our own kernels must support the draft's passes on this
+  // device, and the draft must have all states and caches that the round reads.
   virtual bool takes(SequenceId sequence, std::span<const int32_t> text, at::Device device) = 0;
   // Returns the number of tokens of the text that the first pass must read.
   virtual int64_t unread(SequenceId sequence, std::span<const int32_t> text) = 0;
   virtual model::KvCache& cache(SequenceId sequence) = 0;
   virtual const model::BlockPool& pool() const = 0;
-  // Creates the pass in which all `readers` read their next tokens. At depth 0 these are the unread tokens of the text,
-  // and room is reserved in the cache for them and for all nodes of the round. At depth d these are the nodes of level
-  // d − 1, whose tokens are not known yet. `before` is the pass of depth − 1: it has these readers in the same order,
-  // possibly with others between them. The passes must outlive the round.
+  // Creates the pass in which all `readers` read their next tokens. At depth 0 these are the unread tokens of the text;
+  // room is then reserved in the cache for them and for all nodes of the round. At depth d they are the nodes of level
+  // d − 1, whose tokens are not known yet. `before` is the pass at depth − 1. Its readers include these ones, in the
+  // same order. The passes must outlive the round.
   virtual std::unique_ptr<Pass> make_pass(std::span<const Reader> readers, int depth, Pass* before) = 0;
   // Commits to the sequence's cache the text and `nodes` (the first nodes of the shape), or only the text if the draft
   // reads hidden states. `first` is the round's first pass, and `i` the index of the sequence in it.

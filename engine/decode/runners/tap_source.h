@@ -22,20 +22,21 @@ struct KeptStates {
 };
 
 // A draft's registration at its target: the layers that it reads, and the states stored for the sequences that it
-// follows. The registration ends when the pointer that add_reader() returned is no longer held.
+// follows. The registration ends when the caller of add_reader() releases the returned pointer.
 struct TapReader {
   std::vector<int64_t> layers;
   std::map<SequenceId, KeptStates> kept;
 };
 
-// A target whose passes store the hidden states of sequences that a draft follows. Threads other than the one that runs
-// the passes may only call add_reader() and release a reader.
+// A target whose passes store the hidden states of the sequences that drafts follow. One thread runs the passes. Other
+// threads may only call add_reader() and release a reader.
 class TapSource {
  public:
   virtual ~TapSource() = default;
   // Registers a draft that reads the states after these layers.
   virtual std::shared_ptr<TapReader> add_reader(std::vector<int64_t> layers) = 0;
-  // From now on stores the states of the sequence's new positions for this draft. Does nothing if it already does so.
+  // From now on, stores the states of the sequence's new positions for this draft. Does nothing if they are stored
+  // already.
   virtual void keep_states(TapReader& reader, SequenceId sequence) = 0;
 };
 
@@ -56,10 +57,11 @@ class TapStore {
   std::shared_ptr<TapReader> add_reader(std::vector<int64_t> layers);
 
   // observe() returns the observer for a pass over these extensions; it is empty if no draft follows their sequences.
-  // After the pass, keep_pass() stores what the observer saw; `lengths` are the sequences' lengths before the pass.
+  // Call keep_pass() after the pass: it stores the states that the observer received. `lengths` are the sequences'
+  // lengths before the pass.
   Observation observe(std::span<const Extension> extensions);
   void keep_pass(std::span<const Extension> extensions, std::span<const int64_t> lengths);
-  // The target calls these when it changes its caches in the same way.
+  // Apply the same change to the stored states as the target makes to its caches.
   void truncate(SequenceId sequence, int64_t length);
   void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places);
   void fork(SequenceId from, SequenceId to, int64_t length);

@@ -13,8 +13,8 @@ namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
-// Applies a rule to a logit. The result for a finite logit is clamped to finite values. −inf stays −inf, and NaN is
-// left for the sampler to report.
+// Applies `rule` to a logit. A finite result is clamped to the range of float, so it stays finite. −inf stays −inf. NaN
+// stays NaN, which the sampler reports.
 template <class Rule>
 void change(float& logit, const Rule& rule) {
   constexpr double kLargest = std::numeric_limits<float>::max();
@@ -93,7 +93,7 @@ void LogitsProcessorState::take(int32_t token) {
   if (constraint_ || !rules_.bad_words.empty()) answer_.push_back(token);
 }
 
-// Undoes take(). Tokens are undone in reverse order, so an entry that is no longer needed is the last in seen_.
+// Undoes take(). Tokens are undone in reverse order, so an entry that becomes unused is the last in seen_.
 void LogitsProcessorState::undo(int32_t token) {
   --length_;
   if (penalties_) {
@@ -155,8 +155,8 @@ MaskState LogitsProcessorState::prepare() {
   return ask([](Constraint& constraint) { return constraint.prepare(); });
 }
 
-// Asks the constraint about the current position. If the constraint fails after tentative tokens, replaces it by a new
-// one.
+// Asks the grammar about the current position. If it fails after tentative tokens, replaces it by a new grammar after
+// the permanent tokens.
 MaskState LogitsProcessorState::ask(const std::function<MaskState(Constraint&)>& question) {
   if (at_ > 0 && tries_no_more_) return MaskState::kSpent;
   const MaskState state = question(*constraint_);

@@ -1,7 +1,7 @@
-// Logits processors of a request: penalties, bias, forbidden and allowed tokens, a grammar. Each changes the logits as
-// a function of the tokens so far, in the same way for target and draft. This keeps speculation exact: at drafted
-// position i the processors see the first i drafted tokens, and p and q are the distributions of the processed logits
-// (tests/lossless enumerates each processor).
+// The logits processors of a request: penalties, bias, forbidden and allowed tokens, a grammar. Each changes the logits
+// as a function of the tokens so far, in the same way for target and draft. Speculation therefore stays exact: at
+// drafted position i the processors have seen the first i drafted tokens, and p and q are the distributions of the
+// processed logits (tests/lossless enumerates each processor).
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace specdec::decode {
 
-// Whether the mask of a position is known. kLate: not yet, ask again later. kSpent: it never will be, because the
-// sequence's masks have used up their time or memory, or have failed.
+// Whether the mask of a position is known. kLate: not yet; ask again later. kSpent: never, because computing the
+// sequence's masks has used up its time or memory, or has failed.
 enum class MaskState { kReady, kLate, kSpent };
 
 // A grammar's state for one sequence, which tells the tokens that may follow. Not thread-safe. The caller may push only
@@ -28,7 +28,7 @@ class Constraint {
   virtual ~Constraint() = default;
   // Sets bit id % 32 of word id / 32 for every id that may follow; writes all words. Writes only if it returns kReady.
   virtual MaskState allowed(std::span<uint32_t> bits) = 0;
-  // Starts to compute the mask of this position, if another thread computes masks, and does not wait for it.
+  // If another thread computes masks, starts to compute the mask of this position and returns without waiting for it.
   virtual MaskState prepare() { return MaskState::kReady; }
   virtual void push(int32_t token) = 0;
   virtual void pop(int64_t count) = 0;
@@ -43,7 +43,7 @@ struct LogitsProcessors {
   std::vector<int32_t> allowed_ids = {};             // if not empty, no other token may follow
   int64_t min_tokens = 0;                            // the first min_tokens tokens of the answer are none of stop_ids
   std::vector<int32_t> stop_ids = {};                // ids that would end the answer
-  // Creates one constraint per sequence; empty: no grammar.
+  // Creates a grammar's state for each sequence. Empty: there is no grammar.
   std::function<std::unique_ptr<Constraint>()> constraint = {};
   bool any() const;
 };
@@ -59,9 +59,9 @@ struct MasksSpent : Error {
 // Applies a request's logits processors to one sequence and tracks its tokens. Pushed tokens are tentative until
 // commit().
 //
-// A tentative token must not end an answer that would continue without it. So if the grammar fails after tentative
-// tokens were pushed, a new grammar is started after the permanent tokens, once. From then on the grammar is asked only
-// after permanent tokens, and the mask of every other position counts as kSpent.
+// A drafted token must not make an answer fail that would succeed without it. So if the grammar fails after tentative
+// tokens were pushed, it is replaced once by a new grammar that has only the permanent tokens. From then on the grammar
+// is asked only after permanent tokens, and the mask of every other position counts as kSpent.
 //
 // Order and formulas are those of vLLM (v1/sample/sampler.py), with OpenAI's presence and frequency penalties and
 // transformers' repetition penalty r. First, grammar, allowed_ids, min_tokens and bad words set logits to −inf. Then
@@ -70,8 +70,8 @@ struct MasksSpent : Error {
 // answer, not the prompt. Temperature, top-k, top-p and min-p follow (sampler.h).
 class LogitsProcessorState {
  public:
-  // `rules` must outlive this object. apply() takes time linear in the number of distinct tokens so far, and in V under
-  // a grammar.
+  // `rules` must outlive this object. apply() takes time linear in the number of distinct tokens so far; with a
+  // grammar, also linear in V.
   LogitsProcessorState(const LogitsProcessors& rules, std::span<const int32_t> prompt);
 
   // kNoTokenLeft: all logits are −inf. kLate and kSpent: see MaskState; the logits are then unchanged.
@@ -82,8 +82,8 @@ class LogitsProcessorState {
   bool allows(int32_t token, int64_t vocab);
   // Starts to compute the mask of this position, without waiting for it.
   MaskState prepare();
-  // Starts to compute the mask of this position, as prepare() does, and also stores the mask if it is ready, so that
-  // masks of other positions can be prepared.
+  // Starts to compute the mask of this position, as prepare() does. If the mask is ready, also stores it, so that masks
+  // of other positions can be prepared.
   MaskState keep_mask(int64_t vocab);
   void push(int32_t token);
   void rewind();                                 // drops all tentative tokens
@@ -95,8 +95,8 @@ class LogitsProcessorState {
     bool in_prompt;
     int64_t count;
   };
-  // A position after tentative tokens. Node 0, the root, is the position after the permanent tokens. Masks are stored,
-  // so that the draft, the target and a later step that verifies the same draft share them.
+  // The position after some tentative tokens. Node 0, the root, is the position after the permanent tokens. Masks are
+  // stored, so that the draft, the target and a later step that verifies the same draft share them.
   struct Node {
     int32_t token;
     size_t parent;
@@ -108,7 +108,7 @@ class LogitsProcessorState {
   MaskState know_mask(size_t vocab);
   MaskState ask(const std::function<MaskState(Constraint&)>& question);
   std::span<const uint32_t> allowed(size_t vocab);
-  bool too_short() const { return length_ < rules_.min_tokens; }  // whether a token must not end the answer yet
+  bool too_short() const { return length_ < rules_.min_tokens; }  // whether the answer must not end yet
   bool completes(const std::vector<int32_t>& word) const;
 
   const LogitsProcessors& rules_;
@@ -121,7 +121,8 @@ class LogitsProcessorState {
   std::vector<uint32_t> allowed_;              // allowed_ids as bits; made by the first call of allowed()
   std::unique_ptr<Constraint> constraint_;
   bool tried_ = false;  // constraint_ has seen tentative tokens
-  // A constraint failed after tentative tokens, so the new one never gets tentative tokens.
+  // True after the constraint has failed after tentative tokens and was replaced: the new one never gets tentative
+  // tokens.
   bool tries_no_more_ = false;
   std::vector<Node> nodes_;  // the first num_nodes_ are in use; the others only keep their memory
   size_t num_nodes_ = 0, at_ = 0;

@@ -1,6 +1,6 @@
-// The source of random choices in a step. In production it draws uniform numbers from Philox; exact tests enumerate
-// every outcome of the same step function. Every choice uses fresh randomness, except that draw_at() deliberately
-// repeats its noise.
+// The source of random choices in a step. In production it draws uniform numbers from Philox. Tests replace it to
+// enumerate every outcome of a step. Every choice uses new random numbers, except that draw_at() uses the same ones
+// whenever it is called for the same position.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ class SeededRandomness final : public Randomness {
   // Returns the arg max of log w + Gumbel noise, computed as the arg min of E / w with exponential noise E. Throws
   // Error(kInternal) if no weight is positive.
   int32_t draw_at(int64_t position, std::span<const float> weights) override;
-  // The seed and, per purpose, how many numbers were drawn; a device needs both to continue the streams.
+  // The seed, and how many numbers were drawn for each purpose. A device needs both to continue the streams.
   uint64_t seed() const { return seed_; }
   std::array<uint64_t, 4> cursors() const;
   void set_cursors(const std::array<uint64_t, 4>& cursors);

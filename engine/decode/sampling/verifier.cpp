@@ -42,7 +42,7 @@ class HostTeam {
   Randomness& randomness_;
 };
 
-// The Rows (rules/team.h) of a VerifyInput. Rows are copied before a rule changes them.
+// The Rows (rules/team.h) of a VerifyInput. A row is copied before a rule changes it.
 class HostRows {
  public:
   HostRows(const VerifyInput& input, std::vector<float>& scratch) : input_(input), scratch_(scratch) {}
@@ -74,7 +74,7 @@ class HostRows {
     if (own[at].empty()) own[at].assign(rows[at].begin(), rows[at].end());
     return own[at].data();
   }
-  // 2N + 2 values, which are on the stack for drafts of usual size.
+  // An array of 2N + 2 values for N drafted tokens. It is on the stack if N has the usual size.
   template <class T>
   class Room {
    public:

@@ -22,8 +22,8 @@ inline void finish(const Call& c, float s, int64_t m, int64_t n) {
 }
 
 // Computes N columns of M rows. Each output has its own accumulator, so every tile shape gives the same sums. A narrow
-// tile keeps only a few memory reads in flight, so the first rows that read w prefetch it `ahead` elements in advance;
-// ahead = 0 means that w is already in the cache.
+// tile has few memory reads in flight. So the tile for the first rows that read w prefetches w `ahead` elements in
+// advance; ahead = 0 means that w is already in the cache.
 template <int W, int N, int M, class T>
 inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
   constexpr int64_t kLine = 64 / sizeof(T);
@@ -62,8 +62,8 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
     }
   }
   if (rest != 0) {
-    // Loading the last W elements as one vector is cheaper than a partial load; elements that were already counted are
-    // set to zero.
+    // Loads the last W elements as one vector, which is cheaper than a partial load, and sets the elements that were
+    // already counted to zero.
     const bool again = c.k >= W;
 #pragma GCC unroll 16
     for (int j = 0; j < M; ++j) {
@@ -75,8 +75,8 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
       }
     }
   }
-  // The loops below are unrolled, so that all indices of acc are constants; a variable index would keep the
-  // accumulators in memory.
+  // The loops below are unrolled, so that all indices of acc are constants. With a variable index the compiler would
+  // keep the accumulators in memory.
   constexpr int kFours = N - N % 4;
 #pragma GCC unroll 16
   for (int j = 0; j < M; ++j) {
@@ -113,8 +113,8 @@ inline void columns(const LinearCall<T>& c, int64_t m, int64_t n, int64_t n_end,
 // 16 registers.
 template <int W, class T>
 void linear(const LinearCall<T>& c) {
-  // Prefetch distance in elements: 12 rows of w. Prefetches go to the L2 cache, because in L1 rows whose length is a
-  // power of two would evict each other.
+  // Prefetch distance in elements: 12 rows of w. Prefetches go to the L2 cache, because rows whose length is a power of
+  // two would evict each other from L1.
   const int64_t far = 12 * c.k;
   // Number of rows of x (at most 256 KiB) that stay in the L2 cache while all of w is read.
   const int64_t fit = c.rows <= 4 ? 4 : (256 << 10) / (4 * c.k), block = fit < 4 ? 4 : fit - fit % 4;

@@ -1,7 +1,7 @@
 // Products with int8 matrices for few rows. Part of impl.h: included once per instruction set, with SPECDEC_ISA and
-// SPECDEC_LANES defined. Converting every weight to fp32 would take longer than reading it. So the inputs are converted
-// to int16, and each lane multiplies two weights by two inputs and adds both products (vpmaddwd). Sums within a group
-// are exact integers, so their order does not matter.
+// SPECDEC_LANES defined. Converting every weight to fp32 would take longer than reading the weights. So the inputs are
+// converted to int16 instead, and each lane multiplies two weights by two inputs and adds both products (vpmaddwd).
+// Sums within a group are exact integers, so the order of their additions does not matter.
 #include "engine/kernels/cpu/linear_packed.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
@@ -67,7 +67,7 @@ inline void fix(const float* x, int64_t n, FixedInputs& out) {
   I<W> largest = {};
 #pragma GCC unroll 16
   for (int64_t i = 0; i < kPackGroup; i += W) {
-    const I<W> magnitude = (I<W>)load<W>(x + i) & 0x7fffffff;  // sorts like the floats, infinity and NaN last
+    const I<W> magnitude = (I<W>)load<W>(x + i) & 0x7fffffff;  // bits order like the values; infinity and NaN come last
     largest = magnitude > largest ? magnitude : largest;
   }
   int32_t most = 0;

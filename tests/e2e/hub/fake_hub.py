@@ -1,5 +1,6 @@
-"""A Hugging Face hub on 127.0.0.1 that can be read and written. A second port plays the CDN that large files are
-redirected to, and a third one the object store that they are uploaded to. Tests set its faults."""
+"""Imitates a Hugging Face hub on 127.0.0.1 that can be read and written. A second port is the CDN to which downloads of
+large files are redirected. A third port is the object store to which they are uploaded. Tests can set faults, which the
+hub then produces."""
 
 import base64
 import hashlib
@@ -68,7 +69,8 @@ class FakeHub:
         self.before_commit = []  # for the next commits: called before they are processed
 
     def listen(self, name, certificate=None):
-        """Opens one more port of this name; with (certificate, key) files it speaks TLS. Returns its URL."""
+        """Opens one more port of this name. With `certificate`, a pair of files (certificate, key), the port speaks
+        TLS. Returns its URL."""
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -395,8 +397,8 @@ class FakeHub:
         return 201, {}
 
     def _serve_store(self, to):
-        """Serves PUT /upload and /upload/part as S3 does. The URL is signed, so a request needs no token, and one with
-        a token is refused."""
+        """Serves PUT /upload and /upload/part as S3 does. The URL is signed, so a request needs no token, and a request
+        with a token is refused."""
         path, _, query = to.path.partition("?")
         upload, _, part = path.strip("/").partition("/")
         failure = self.store_failures.pop(0) if self.store_failures else 0

@@ -1,5 +1,5 @@
-"""Tests `org/name` as MODEL against a hub on 127.0.0.1: what is downloaded and kept, who sees the token, every way in
-which a hub can fail, and a cache that is shared with the real huggingface_hub."""
+"""Tests `org/name` as MODEL against a fake hub on 127.0.0.1. Covers which files are downloaded and kept, which servers
+receive the token, failures of the hub, and a cache that is shared with the real huggingface_hub."""
 
 import hashlib
 import json
@@ -254,7 +254,7 @@ def check_token():
 
 
 def check_tls():
-    """A mirror with its own certificate gets the token, and its redirect to a URL without TLS is refused."""
+    """A mirror with its own certificate must get the token; its redirect to a URL without TLS must be refused."""
     openssl = shutil.which("openssl")
     if not openssl:
         return print("not tested: no openssl to make a certificate with")

@@ -1,5 +1,5 @@
-"""Pushes packages to a hub and pulls them back: one commit per package, channels as branches, broken transfers, who may
-read, every kind of false answer from a hub, and exchange with the real huggingface_hub."""
+"""Pushes packages to a fake hub and pulls them back. Covers one commit per package, channels as branches, broken
+transfers, access of private packages, false answers of the hub, and exchange with the real huggingface_hub."""
 
 import hashlib
 import json
@@ -136,8 +136,8 @@ count = 0
 
 
 def fresh():
-    """Returns the name of a repository that does not exist yet. Makes the hub forget its requests, its faults and what
-    was uploaded."""
+    """Returns the name of a repository that does not exist yet. Makes the hub forget its requests, its faults and all
+    uploads."""
     global count
     count += 1
     hub.clear()

@@ -153,7 +153,7 @@ def check_chat_and_streams(server, name):
     expect(
         "".join(c.choices[0].text for c in pieces) == plain.choices[0].text, "a streamed completion has the same text"
     )
-    # How many tokens an event has depends on how fast the client reads.
+    # The number of tokens per event depends on how fast the client reads.
     expect(len(pieces) > 2, "and comes in pieces")
     with client.completions.create(
         model=name, prompt="Once", max_tokens=400, stream=True, extra_body={"ignore_eos": True}
@@ -387,7 +387,7 @@ def check_errors(server, name):
     fails(bad, ask(extra_body={"stop_token_ids": [512]}), 400, "stop_token_ids")
     fails(bad, ask(extra_body={"allowed_token_ids": []}), 400, "allowed_token_ids")
     fails(bad, ask(extra_body={"truncate_prompt_tokens": 511}), 400, "truncate_prompt_tokens")
-    # Only the end-of-text token is allowed, but min_tokens forbids it as the first one, so no token is left.
+    # Only the end-of-text token is allowed, but min_tokens forbids it at the start, so no token is left.
     end = ask(extra_body={"allowed_token_ids": [2], "min_tokens": 1})
     fails(bad, end, 400, None, "no_token_left")
     fails(bad, ask(prompt=[1, 512]), 400, "prompt")
