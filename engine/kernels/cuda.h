@@ -27,7 +27,7 @@ struct RowsProduct {
   const void *x, *weight, *bias;
   // If given, a second matrix [n, k] with its bias: `out` becomes silu(x weightᵀ + bias) · (x upᵀ + up_bias).
   const void *up, *up_bias;
-  const void* residual;  // if given, [rows, n] that is added to the result; may be `out` itself
+  const void* residual;  // if given, without `up`, [rows, n] that is added to the result; may be `out` itself
   void* out;             // row r begins at r · stride
   int64_t stride;
   Packing packing;  // of `weight` and `up`

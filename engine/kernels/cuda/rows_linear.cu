@@ -62,7 +62,7 @@ __device__ void end_tiles(const float (&sums)[kGroups][kTiles][4], const Results
       };
       T result = total(output, results.bias);
       if constexpr (kGated) result = silu_times(result, total(output + 8, results.up_bias));
-      if (results.residual)
+      if (!kGated && results.residual)
         result = narrow<T>(widen(results.residual[(begin + row) * results.n + column]) + widen(result));
       results.out[(begin + row) * results.stride + column] = result;
     }
@@ -220,7 +220,8 @@ int launch_rows(const RowsProduct& p, Stream stream) {
 
 int launch_rows_linear(CudaDtype dtype, const RowsProduct& product, Stream stream) {
   if (product.rows == 0 || product.n == 0) return 0;
-  if (product.rows > kMaxProductRows || product.k > kMostInputs) return static_cast<int>(cudaErrorInvalidValue);
+  if (product.rows > kMaxProductRows || product.k > kMostInputs || (product.up && product.residual))
+    return static_cast<int>(cudaErrorInvalidValue);
   return with_16_bits(dtype, [&](auto type) {
     using T = decltype(type);
     return product.up ? launch_rows<T, true>(product, stream) : launch_rows<T, false>(product, stream);

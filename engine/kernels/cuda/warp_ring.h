@@ -27,6 +27,7 @@ class WarpRing {
   // Calls begin(stage) kStages - 1 times, for as many stages.
   template <class F>
   __device__ void start(const F& begin) {
+#pragma unroll 1
     for (int i = 0; i + 1 < kStages; ++i) fill(begin);
   }
   // Waits for the oldest stage, and calls begin(stage) for the one that was read before it. begin() begins to copy.
