@@ -32,8 +32,9 @@ struct RowsProduct {
   // If given, `up` is a second matrix [n, k] and up_bias its bias: `out` becomes silu(x weightᵀ + bias) · (x upᵀ +
   // up_bias).
   const void *up, *up_bias;
-  const void* residual;  // if given, a matrix [rows, n] that is added to the result; may be `out` itself
-  void* out;             // row r begins at element r · stride
+  // If given, a matrix [rows, n] that is added to the result. It may be `out` itself. Not together with `up`.
+  const void* residual;
+  void* out;  // row r begins at element r · stride
   int64_t stride;
   Packing packing;  // layout of `weight` and `up`
   int64_t group;    // for weights quantised by group: number of inputs that share a scale, a multiple of kUnitInputs

@@ -29,9 +29,9 @@ __global__ void dequantise_units(const uint8_t* __restrict__ weight, int64_t n, 
   if (unit >= all_units) return;
   const int outputs = static_cast<int>(n - first < kBlockOutputs ? n - first : kBlockOutputs);
   Weights w;
-  w.load(UnitWalk(static_cast<int>(unit), 0, units)
-             .place(weight + first * groups * group_bytes, group_bytes, units, outputs),
-         group, member);
+  w.load(
+      UnitWalk(weight + first * groups * group_bytes, outputs, units, group_bytes, static_cast<int>(unit), 0).place(),
+      group, member);
   if (4 * group >= outputs) return;
   const int64_t at = unit * kInputs + 8 * member;
 #pragma unroll

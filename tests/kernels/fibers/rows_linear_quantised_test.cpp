@@ -218,7 +218,7 @@ TEST(QuantisedProducts, NoBarrierCanBeLeftOut) {
   const Product product = {CudaDtype::kHalf, Packing::kCodes4, size, gate,
                            random_values(CudaDtype::kHalf, size.rows * size.k, 1)};
   DeviceMemory<uint8_t> second(up.packed);
-  expect_barriers_are_needed(2,
+  expect_barriers_are_needed(3,
                              [&] { return product.run([&](kernels::RowsProduct& call) { call.up = second.data(); }); });
 }
 
@@ -230,6 +230,13 @@ TEST(QuantisedProducts, WhatHasNoPlaceInTheLayoutIsRefused) {
     call.group = group, call.packing = packing;
     return cuda::launch_rows_product(CudaDtype::kHalf, call, stream());
   };
+  kernels::RowsProduct both = {};
+  both.rows = 1, both.n = 8, both.k = 32, both.x = none, both.weight = none, both.out = none, both.stride = 8;
+  both.group = 32, both.packing = Packing::kCodes4, both.up = none;
+  both.residual = none;
+  EXPECT_NE(cuda::launch_rows_product(CudaDtype::kHalf, both, nullptr), 0);
+  both.packing = Packing::kPlain;
+  EXPECT_NE(cuda::launch_rows_product(CudaDtype::kHalf, both, nullptr), 0);
   const auto* odd = reinterpret_cast<const uint8_t*>(none) + 8;
   EXPECT_NE(code(6, 32, Packing::kCodes4, none), 0);
   EXPECT_NE(code(8, 48, Packing::kCodes4, none), 0);

@@ -87,7 +87,7 @@ TEST(RowsLinear, AtRestWritesNothing) {
 
 // With so many outputs, a block computes several tiles of them.
 TEST(RowsLinear, EqualsItsTwinForManyOutputs) {
-  expect_product({CudaDtype::kBFloat16, 10, 4096 + 21, 24, true});
+  expect_product({CudaDtype::kBFloat16, 10, 8192 + 21, 24, true});
   expect_product({CudaDtype::kHalf, 20, 8192 + 9, 8, true});
   expect_product({CudaDtype::kBFloat16, 40, 8192 + 40, 8, false});
 }

@@ -19,6 +19,26 @@ inline __device__ void* shared_memory() {
   return specdec_shared_memory;
 }
 
+// Begins to copy 16 bytes from global memory to shared memory, both aligned to 16 bytes, without keeping them in the
+// first-level cache. Without `reads`, zeros are written and `from` is not read. The bytes are there once
+// wait_for_copies() has returned to this thread, and for the other lanes of its warp after a __syncwarp().
+inline __device__ void begin_copy(void* to, const void* from, bool reads) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+               :
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(__cvta_generic_to_global(from)),
+                 "r"(reads ? 16 : 0)
+               : "memory");
+}
+
+// Makes a group of the copies that this thread has begun since the last call, which may be none.
+inline __device__ void end_group_of_copies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+
+// Waits until all groups of this thread's copies are done but for the last kMost.
+template <int kMost>
+__device__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(kMost) : "memory");
+}
+
 // Adds the product of two matrices to a third, as one warp: sum [16, 8] += a [16, 16] · b [16, 8], where a and b hold
 // 16-bit numbers of type T and `sum` fp32. With group = lane / 4 and member = lane % 4, a lane holds
 //   a[0] and a[2]: columns 2·member, 2·member + 1 of row `group`, and the same columns plus 8;

@@ -162,6 +162,15 @@ T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> x) 
   return specdec::fibers::replace(at, [&](T old) { return old == expected ? x : old; });
 }
 
+// Returns the four bytes of x (0 to 3) and y (4 to 7) that the lowest four digits of `which` name.
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned which) {
+  unsigned out = 0;
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned from = which >> (4 * i) & 7;
+    out |= ((from < 4 ? x : y) >> (from % 4 * 8) & 0xff) << (8 * i);
+  }
+  return out;
+}
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a < b ? b : a; }

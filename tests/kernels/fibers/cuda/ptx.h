@@ -1,15 +1,63 @@
 // Stands in for engine/kernels/cuda/ptx/ptx.h. The instructions of a warp are computed by its 32 fibers.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <deque>
 
 #include "tests/kernels/fibers/cuda/cuda_bf16.h"
 #include "tests/kernels/fibers/cuda/cuda_fp16.h"
+#include "tests/kernels/fibers/cuda/cuda_runtime.h"
 #include "tests/kernels/fibers/fibers.h"
 
 namespace specdec::kernels::cuda {
 
 inline void* shared_memory() { return fibers::dynamic_shared(); }
+
+// The copies to shared memory that a thread has begun. A GPU may do them at any time until they are waited for: here
+// half are done at once, and the others when they must be.
+struct Copies {
+  struct Copy {
+    uint4* to;
+    uint4 value;
+    uint64_t group;
+  };
+  std::deque<Copy> open;
+  uint64_t groups = 0, begun = 0;
+  int64_t launch = -1;
+  unsigned block = 0;
+
+  // Returns those of the running thread. A launch that ended with a fault may have left some, which are forgotten.
+  static Copies& mine() {
+    static std::array<Copies, 1024> all;
+    Copies& copies = all[fibers::thread_index().x];
+    const fibers::Index3& at = fibers::block_index();
+    const fibers::Size3& size = fibers::grid_size();
+    const unsigned block = (at.z * size.y + at.y) * size.x + at.x;
+    if (copies.launch != fibers::settings().launches || copies.block != block)
+      copies = {.open = {}, .launch = fibers::settings().launches, .block = block};
+    return copies;
+  }
+};
+
+inline void begin_copy(void* to, const void* from, bool reads) {
+  if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || (reads && reinterpret_cast<uintptr_t>(from) % 16 != 0))
+    fibers::fault("a copy of 16 bytes that is not aligned to them");
+  Copies& copies = Copies::mine();
+  const uint4 value = reads ? *static_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
+  const uint64_t mixed = (++copies.begun * 2 + fibers::thread_index().x * 641 + copies.block) * 0x9e3779b97f4a7c15ull;
+  if (mixed >> 63 != 0)
+    *static_cast<uint4*>(to) = value;
+  else
+    copies.open.push_back({static_cast<uint4*>(to), value, copies.groups});
+}
+inline void end_group_of_copies() { ++Copies::mine().groups; }
+template <int kMost>
+void wait_for_copies() {
+  Copies& copies = Copies::mine();
+  for (; !copies.open.empty() && copies.open.front().group + kMost < copies.groups; copies.open.pop_front())
+    *copies.open.front().to = copies.open.front().value;
+}
 
 // Converts a 16-bit number, half of a register, to double. bits_of_number() does the reverse.
 template <class T>
