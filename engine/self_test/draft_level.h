@@ -18,7 +18,7 @@ struct DraftLevel {
   std::vector<float> confidences;              // confidence of each node
   std::vector<rules::AcceptanceTable> tables;  // one per sequence
   std::vector<int32_t> sequence_of;            // sequence of each row; −1 − sequence if drafting never stops early
-  std::vector<int32_t> going;                  // one per sequence
+  std::vector<int32_t> going;                  // one per sequence: nonzero while it continues to draft
   int32_t drafting = 0;                        // number of sequences that take part in the pass
   bool last = false;                           // whether this is the last pass of the round
   bool needs_samples() const;

@@ -30,7 +30,7 @@ struct LayerWeights {
   at::Tensor input_norm;  // [E]
   at::Tensor q, k, v;     // [H·D, E], [G·D, E], [G·D, E]
   at::Tensor q_bias, k_bias, v_bias, o_bias;
-  at::Tensor q_norm, k_norm;                              // [D] each, or [H·D] and [G·D]
+  at::Tensor q_norm, k_norm;                              // QkNorm::kHead: [D] each; kProjection: [H·D] and [G·D]
   at::Tensor o;                                           // [E, H·D]
   at::Tensor attention_out_norm, mlp_norm, mlp_out_norm;  // [E]
   at::Tensor gate, up;                                    // [I, E]
@@ -104,12 +104,12 @@ struct Decoder {
 // dtype.
 inline constexpr at::ScalarType kAsStored = at::kByte;
 
-// Reads config.json and *.safetensors. Weights are converted to `dtype` (resolve_dtype()). Quantised matrices are
-// dequantised (quantised_reader.h), except with kAsStored; a decoder with quantised matrices keeps config.quantisation
-// and can be neither trained nor saved. With kChar, the matrices of products are quantised to int8
-// (kernels::quantise_int8), including lm_head even if it is tied; everything else and the caches have side_dtype(). An
-// int8 decoder can be neither trained nor saved. Throws Error(kModel) for missing, unknown or wrongly shaped tensors
-// (rotary inv_freq buffers and a tied lm_head.weight are ignored).
+// Reads config.json and *.safetensors, dequantises quantised matrices (quantised_reader.h), and converts the weights to
+// `dtype` (resolve_dtype()). Two dtypes are special. kChar: the matrices of products are quantised to int8
+// (kernels::quantise_int8), including lm_head even if it is tied. kAsStored: matrices that the checkpoint stores
+// quantised stay quantised. In both cases, everything else and the caches have side_dtype(), and the decoder can be
+// neither trained nor saved. Throws Error(kModel) for missing, unknown or wrongly shaped tensors; rotary inv_freq
+// buffers and a tied lm_head.weight are ignored.
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // Reads this rank's share of a decoder, as load_decoder() reads a whole one, but does not support kAsStored. If a
 // matrix is divided by rows, reads only this rank's rows. Quantised matrices are read whole, one at a time. Throws what

@@ -11,9 +11,9 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // Variances of the logarithm of a pass's seconds, in units of the noise variance of one sample. A cell stores the cost
 // of one kind of pass. The pace is a factor of all costs that drifts with time (cost_model.h).
-constexpr double kNoise = 1;         // of one sample
-constexpr double kPaceStep = 0.2;    // added per pass, because the pace may have changed
-constexpr double kCellStep = 0.003;  // added per pass, because a cell's cost may have changed
+constexpr double kNoise = 1;         // variance of one sample
+constexpr double kPaceStep = 0.2;    // added to the pace's variance per pass, because the pace may have changed
+constexpr double kCellStep = 0.003;  // added to a cell's variance per pass, because the cell's cost may have changed
 // Added to the variance of estimates from the curve of all batch sizes, because contexts and sampling differ between
 // batch sizes.
 constexpr double kBatchesDiffer = 0.25;

@@ -75,8 +75,8 @@ class CostModel {
   struct Cell {
     double seconds = 0, rows = 0;  // means over the cell's passes: seconds at pace 1, and rows
     double variance = 0;           // of log seconds, in units of a sample's noise variance
-    int64_t count = 0, at = 0;     // at: the pace's pass number at the last sample
-    int64_t measured_at = 0;       // the curve's pass number at the last sample
+    int64_t count = 0, at = 0;     // at: Pace::passes at the last sample
+    int64_t measured_at = 0;       // Curve::passes at the last sample
     int clipped = 0;               // samples clipped in a row: positive if too slow, negative if too fast
     double variance_now(const Pace& pace) const;
     // `expected` is the expected seconds at pace 1 for exactly this many rows. Returns whether the cell was known
@@ -95,7 +95,7 @@ class CostModel {
     Estimate at(double rows, const Pace& pace) const;
   };
   struct Target {
-    std::vector<Curve> batches;  // [batch]; two cells per row of each sequence
+    std::vector<Curve> batches;  // [batch]; cells at 0.5, 1, 1.5, … rows per sequence
     Curve all;                   // one cell per number of rows up to 16, then 8 per octave
     Pace pace;
     double noise = 0.02;                    // recent variance of the logarithm of a sample
