@@ -27,9 +27,9 @@ struct EagleConfig {
   bool default_taps = true;  // config.json names no taps, so engines take [2, N / 2, N - 3] of N layers
   // If true, the residual is taken after hidden_norm; if false, before it. SGLang cannot run heads with true.
   bool norm_before_residual = false;
-  bool norm_before_fc = false;  // one norm over the values of all taps together
-  bool fc_norm = false;         // one norm for each tap
-  bool norm_output = false;     // the row that is fed back to the head is normalised
+  bool norm_before_fc = false;  // true: one norm over the values of all taps together, before fc
+  bool fc_norm = false;         // true: one norm for each tap, before fc
+  bool norm_output = false;     // true: the row that is fed back to the head is normalised
 
   int64_t num_taps() const { return static_cast<int64_t>(taps.size()); }
 };

@@ -13,8 +13,8 @@ namespace specdec::model {
 class CudaKernels {
  public:
   // Prepares launches on tensors with the dtype and device of `like`. The library must outlive this object. With
-  // `exact`, a row's bits never depend on the number of rows. Otherwise they may, in products of more than
-  // kernels::kMostNarrowRows rows, which are then faster.
+  // `exact`, the bits of a product's row never depend on the number of rows. Without `exact`, they may depend on it in
+  // products of more than kernels::kMostNarrowRows rows, which are then faster.
   CudaKernels(const kernels::CudaLibrary& library, const at::Tensor& like, bool exact);
 
   // out = x weightᵀ + bias, with the options of kernels::RowsProduct. n and out_column select a part of a wider `out`.

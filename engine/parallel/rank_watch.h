@@ -58,7 +58,7 @@ struct WatchOptions {
 class RankWatch {
  public:
   RankWatch(WatchOptions options, Board board, const Clock& clock);  // starts the threads
-  ~RankWatch();                                                      // ends them
+  ~RankWatch();                                                      // ends the threads
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
 

@@ -91,8 +91,8 @@ struct Decoder {
   // The ranks that hold the decoder together with this one; null: this process holds the whole decoder.
   std::shared_ptr<const ShardGroup> group = nullptr;
   int64_t key_copies = 1;  // the number of ranks that keep the same kv head: key_copies()
-  // true: on a GPU, the bits of a token's logits do not depend on the number of tokens in a decoding pass. false: they
-  // may, in passes of more than kernels::kMostNarrowRows tokens, which are then faster.
+  // If true, on a GPU the bits of a token's logits never depend on the number of tokens in a decoding pass. If false,
+  // they may depend on it in passes of more than kernels::kMostNarrowRows tokens, which are then faster.
   bool exact = false;
   // For tests: kernels with which a pass on the CPU follows the code path of a GPU. Null: the kernels of the weights'
   // device.

@@ -173,7 +173,8 @@ def rate(o, step):
 
 
 def twin(o):
-    """Trains one head, writes it to --out in the plain layout with config.json of --like, and prints its figures."""
+    """Trains one head, writes it to --out in the plain layout with the config.json of the head --like, and prints its
+    figures."""
     import types
 
     import torch

@@ -33,8 +33,8 @@ struct ControllerOptions {
   // costs.
   double doubts = 1.0;
   double confidence_floor = 0.0;  // drafting stops below this confidence; 0: measured costs set the limit
-  // The mean overlap over all requests with this draft, possibly including those to an earlier engine. Must outlive the
-  // controller. Null: the controller uses only its own observations.
+  // The mean overlap over all requests that used this draft. Must outlive the controller. Null: the controller uses
+  // only its own observations.
   const OverlapMean* seen = nullptr;
   double prior_overlap = 0.7;  // if `seen` is null: the overlap assumed at first for every position
   double prior_weight = 8.0;   // weight of prior_overlap, in observations

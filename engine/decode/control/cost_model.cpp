@@ -104,8 +104,8 @@ bool CostModel::Curve::add(size_t index, double rows, double seconds, const Pace
   return known;
 }
 
-// Interpolates linearly between measured cells. Outside them, extrapolates with the slope between the first and the
-// last cell. A single cell gives a constant.
+// Interpolates linearly between measured cells. Below the first and above the last measured cell, extrapolates with the
+// slope between these two cells. A single measured cell gives a constant.
 CostModel::Estimate CostModel::Curve::line(double wanted, const Pace& pace) const {
   const Cell *below = nullptr, *above = nullptr, *first = nullptr, *last = nullptr;
   for (const Cell& cell : cells) {

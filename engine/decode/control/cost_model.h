@@ -54,9 +54,9 @@ class CostModel {
   // Returns whether a plain pass, a verifying pass and, if `drafting`, a draft pass were measured.
   bool ready(bool drafting = true) const;
   static constexpr int64_t kRefresh = 256;
-  // is_stale() returns whether a pass with `rows` rows per sequence was measured less than twice, or not within the
-  // last `refresh` passes of this batch size. should_measure() returns whether this is so and this step should have
-  // such a pass. Within one step, equal arguments give the same result for every sequence.
+  // is_stale() returns whether a pass with `rows` rows per sequence was measured fewer than two times, or not within
+  // the last `refresh` passes of this batch size. should_measure() returns whether is_stale() is true and the coming
+  // pass should be measured. Within one step, equal arguments give the same result for every sequence.
   bool is_stale(int batch, int rows, int64_t refresh = kRefresh) const;
   bool should_measure(int batch, int rows, int64_t refresh = kRefresh) const;
 

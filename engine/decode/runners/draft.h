@@ -19,7 +19,7 @@
 
 namespace specdec::decode {
 
-// Computes a draft's distributions over existing texts, alongside the target's passes over them (teacher forcing).
+// Computes a draft's distributions at positions of existing texts (teacher forcing), alongside the target's passes.
 class DraftScorer {
  public:
   // A pass of the target over some of the texts.
