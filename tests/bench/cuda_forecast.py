@@ -35,7 +35,7 @@ DRAW = {
 }
 # Seconds of verification, which has half the threads: a sweep for the scores and up to three for the rules.
 VERIFY = 80e-6
-ROUND = 60e-6  # seconds a round for planning, upload, copy back and wait
+ROUND = 60e-6  # seconds per round for planning, upload, copy back and wait
 VOCAB = 128256
 
 

@@ -21,12 +21,12 @@ struct Choice {
     int level, rows;
     size_t sequence;
   };
-  std::vector<double> overlaps;  // [max K]
+  std::vector<double> overlaps;  // expected overlap at each position, [max K]
   // seconds[i]: the cost of a target pass with i · apart more rows than a plain pass, in plain passes. share_depth()
   // chooses `apart`, so that with many sequences not every number of rows is computed.
   std::vector<double> seconds;
   std::vector<Item> items;
-  std::vector<int> k;  // [sequence]
+  std::vector<int> k;  // number of levels that each sequence would draft
   std::vector<KController*> undecided;
   static Choice& of_thread() {
     thread_local Choice choice;

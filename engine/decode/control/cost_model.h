@@ -108,7 +108,7 @@ class CostModel {
   Estimate estimate(int batch, double rows, Cap cap = Cap::kYes) const;
   int draft_basis(int batch) const;
   std::shared_ptr<Target> target_ = std::make_shared<Target>();
-  std::vector<Cell> draft_;  // [batch]
+  std::vector<Cell> draft_;  // seconds per draft pass, by batch size
   Cell read_;                // seconds per prefilled token
 };
 

@@ -60,7 +60,7 @@ class HostRound final : public RoundRunner {
   bool draft_pass(std::span<const size_t> active);
   bool draft_level(Part& part, int64_t row);
   bool draft_children(Part& part, int32_t parent, std::span<float> logits);
-  // In host_verify.cpp:
+  // Implemented in host_verify.cpp:
   void verify_all();
   void target_pass();
   void hold(Part& part);

@@ -21,12 +21,7 @@ def git_blob_id(data):
 
 class Repository:
     def __init__(self, commits, refs, gated=False, private=False):
-        self.commits, self.refs, self.gated, self.private = (
-            commits,
-            refs,
-            gated,
-            private,
-        )  # commits: id -> {file: bytes}
+        self.commits, self.refs, self.gated, self.private = commits, refs, gated, private  # commit -> {file: bytes}
         self.tags, self.log = {}, []  # log: (branch, parent, commit, header) of each commit made through the API
 
     def commit_of(self, revision):
