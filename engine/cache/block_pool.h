@@ -64,8 +64,8 @@ class BlockPool {
   void write(int32_t block, int64_t slot, int64_t layer, int64_t side, const at::Tensor& rows);
   // Copies `count` slots of all layers to another block, or within one block if the two ranges do not overlap.
   void copy(int32_t from, int64_t from_slot, int32_t to, int64_t to_slot, int64_t count);
-  // Copies one slot, in all layers, to the same or an earlier position of the sequence. The moves of a list are carried
-  // out in order: both the positions of their sources and those of their destinations ascend.
+  // Copies one slot, in all layers, to the same or an earlier position of the sequence. A list of moves is carried out
+  // in its order, in which the source positions ascend, and so do the destination positions.
   struct Move {
     int32_t from, to;  // blocks
     int32_t from_slot, to_slot;

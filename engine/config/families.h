@@ -19,7 +19,8 @@ enum class Windows {
   kNone,
   kAll,       // every layer, unless sliding_window is null
   kSwitched,  // every layer if use_sliding_window is true, else no layer
-  // For the three kinds below, the key layer_types of config.json, if present, says which layers have a window instead.
+  // For the three kinds below, layer_types in config.json, if present, names the layers that have a window. The rules
+  // here apply if layer_types is absent.
   kUpper,       // the layers from max_window_layers on if use_sliding_window is true, else no layer
   kUnrotated,   // the layers without rotation if use_sliding_window is true, else no layer
   kAlternating  // all layers but every n-th

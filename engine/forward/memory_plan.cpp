@@ -163,7 +163,7 @@ int64_t plannable_bytes(int64_t free_bytes, int64_t total_bytes) {
 MemoryPlan plan_memory(const MemoryRequest& request) {
   constexpr int64_t kPromptRows = 512, kLogitRows = 16;  // rows of a prefill chunk; rows verified at once per sequence
   MemoryPlan plan;
-  // Returns the memory for CUDA graphs. A 16-bit decoder that a single process holds runs its decoding passes as
+  // Returns the bytes for CUDA graphs. A 16-bit decoder that a single process holds runs its decoding passes as
   // graphs.
   const auto graph_bytes = [&](const DecoderConfig& config, at::ScalarType dtype) {
     const at::ScalarType side = side_dtype(dtype, config);

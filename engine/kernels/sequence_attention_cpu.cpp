@@ -90,8 +90,9 @@ struct SequenceAttention : torch::autograd::Function<SequenceAttention> {
   }
 };
 
-// Prepare tensors for broadcasting over the query heads of a kv head. by_group() views [B, S, H, ...] as [B, S, G, H /
-// G, ...]. over_group() views own keys [N, B, S, G, D] as [N, B, S, G, 1, D].
+// These functions prepare tensors for broadcasting over the query heads of a kv head. by_group() views [B, S, H, ...]
+// as [B, S, G, H / G, ...]. over_group() views the `own` keys of diagonal_attention() [N, B, S, G, D] as [N, B, S, G,
+// 1, D].
 at::Tensor by_group(const at::Tensor& x, int64_t groups) { return x.unflatten(2, {groups, x.size(2) / groups}); }
 at::Tensor over_group(const at::Tensor& own) { return own.unsqueeze(4); }
 

@@ -132,9 +132,9 @@ CostModel::Estimate CostModel::Curve::line(double wanted, const Pace& pace) cons
           end.variance_now(pace) + (first == last ? kOneCell : kBetweenCells) * beyond * beyond};
 }
 
-// Caps the estimate: a pass cannot take longer than a pass of more rows whose cost is known about as well. An estimate
-// above the cap comes from a moment of high load. Without the cap, the controller would avoid this pass and never
-// measure it again.
+// Caps the estimate at that of passes of more rows whose costs are known with similar certainty, because fewer rows
+// cannot take longer. An estimate above the cap comes from a moment of high load. Without the cap, the controller would
+// avoid this pass and never measure it again.
 CostModel::Estimate CostModel::Curve::at(double wanted, const Pace& pace) const {
   constexpr double kAsWell = 1.5;
   Estimate out = line(wanted, pace);

@@ -56,7 +56,8 @@ class CostModel {
   static constexpr int64_t kRefresh = 256;
   // is_stale() returns whether a pass with `rows` rows per sequence was measured fewer than two times, or not within
   // the last `refresh` passes of this batch size. should_measure() returns whether is_stale() is true and the coming
-  // pass should be measured. Within one step, equal arguments give the same result for every sequence.
+  // step should run a pass of this size to measure it. Within one step, equal arguments give the same result for every
+  // sequence.
   bool is_stale(int batch, int rows, int64_t refresh = kRefresh) const;
   bool should_measure(int batch, int rows, int64_t refresh = kRefresh) const;
 
