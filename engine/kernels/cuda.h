@@ -15,8 +15,8 @@ enum class CudaDtype : int32_t { kFloat, kBFloat16, kHalf };
 // The maximum number of rows of x for which our kernel computes a product, as in decoding. Prefill has more rows, and
 // for these LibTorch is faster.
 inline constexpr int64_t kMaxProductRows = 256;
-// In passes with more rows than this, CudaLibrary::wide_product computes the matrix products, unless the user gives
-// --exact.
+// In passes with more rows than this, CudaLibrary::wide_product computes the matrix products that it supports, unless
+// the user gives --exact.
 inline constexpr int64_t kMostNarrowRows = 64;
 // Memory on the device that CudaLibrary::wide_product may use for its sums.
 inline constexpr int64_t kWideProductBytes = int64_t{32} << 20;
@@ -68,7 +68,7 @@ inline constexpr int kPagedSlots = 64;
 struct PagedTile {
   int32_t row, first, queries;  // queries [first, first + queries) of the rows from `row` on
   int32_t slots;                // all keys that the tile's queries see are below this slot
-  int32_t split;                // a split is the keys that one block of threads reads; their number
+  int32_t split;                // keys per split, a multiple of kPagedSlots; one block of threads reads each split
   int32_t part;                 // number of splits of all earlier tiles
 };
 inline constexpr int kPagedQueries = 16;

@@ -107,9 +107,9 @@ inline constexpr at::ScalarType kAsStored = at::kByte;
 // Reads config.json and *.safetensors, dequantises quantised matrices (quantised_reader.h), and converts the weights to
 // `dtype` (resolve_dtype()). Two dtypes are special. kChar: the matrices of products are quantised to int8
 // (kernels::quantise_int8), including lm_head even if it is tied. kAsStored: matrices that the checkpoint stores
-// quantised stay quantised. In both cases, everything else and the caches have side_dtype(), and the decoder can be
-// neither trained nor saved. Throws Error(kModel) for missing, unknown or wrongly shaped tensors; rotary inv_freq
-// buffers and a tied lm_head.weight are ignored.
+// quantised stay quantised. In both cases, everything else and the caches have side_dtype(). A decoder with int8 or
+// quantised matrices can be neither trained nor saved. Throws Error(kModel) for missing, unknown or wrongly shaped
+// tensors; rotary inv_freq buffers and a tied lm_head.weight are ignored.
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // Reads this rank's share of a decoder, as load_decoder() reads a whole one, but does not support kAsStored. If a
 // matrix is divided by rows, reads only this rank's rows. Quantised matrices are read whole, one at a time. Throws what
