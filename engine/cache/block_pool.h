@@ -64,14 +64,14 @@ class BlockPool {
   void write(int32_t block, int64_t slot, int64_t layer, int64_t side, const at::Tensor& rows);
   // Copies `count` slots of all layers to another block, or within one block if the two ranges do not overlap.
   void copy(int32_t from, int64_t from_slot, int32_t to, int64_t to_slot, int64_t count);
-  // A copy of one slot of all layers. The moves of a list are carried out in order. Within the sequence, the source and
-  // the target slots are both in ascending order, and no slot moves to a later position.
+  // Copies one slot, in all layers, to the same or an earlier position of the sequence. A list of moves is carried out
+  // in its order, in which the source positions ascend, and so do the destination positions.
   struct Move {
     int32_t from, to;  // blocks
     int32_t from_slot, to_slot;
   };
   void move(std::span<const Move> moves);
-  // Returns up to kernels::SlotMoves::kMost moves in the form that the kernel move_slots() reads.
+  // Converts `moves`, at most kernels::SlotMoves::kMost, to the form that the kernel move_slots() reads.
   kernels::SlotMoves slot_moves(std::span<const Move> moves) const;
   // Returns the first `length` slots of these blocks: [G, length, D].
   at::Tensor gather(std::span<const int32_t> blocks, int64_t layer, int64_t side, int64_t length) const;

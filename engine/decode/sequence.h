@@ -61,7 +61,7 @@ class Sequence {
   const std::vector<int32_t>& tokens() const { return tokens_; }  // the prompt and all emitted tokens
   std::span<const int32_t> answer() const { return std::span(tokens_).subspan(request_.prompt.size()); }
   int64_t remaining() const { return remaining_; }  // tokens that may still be emitted; K is at most remaining − 1
-  StepOutcome& outcome() { return outcome_; }       // of the last step
+  StepOutcome& outcome() { return outcome_; }       // outcome of the last step
   const StepOutcome& outcome() const { return outcome_; }
   const AcceptanceCounts& counts() const { return counts_; }  // sums over all steps
   // Returns the logprobs of all prompt tokens but the first (which has no preceding text), if the request wants them.

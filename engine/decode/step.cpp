@@ -146,8 +146,8 @@ void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
     throw Error(ErrorKind::kInternal, "open: the other sequence has another prompt");
   CausalModel* const shadow =
       from.shadow_id_ >= 0 && from.drafting_.shadow->reads_states() ? from.drafting_.shadow : nullptr;
-  // A draft that reads hidden states needs the state of the second-last token. The other sequence may have dropped this
-  // state, so that token is computed again.
+  // A draft that reads hidden states needs the state of the second-last token. `from` may have dropped this state, so
+  // the target runs that token again.
   const int64_t copied = follower_of(s) || shadow ? std::max<int64_t>(n - 2, 0) : n - 1;
   try {
     s.target_id_ = target_.fork(from.target_id_, std::min(target_.length(from.target_id_), copied));

@@ -60,7 +60,7 @@ class Stepper {
   // If the target's pass throws, every sequence is unchanged, except that its drafted tokens are held for the next
   // step. If the pass throws CacheFull and the step has only one sequence, the step drops the deepest level of the
   // draft and tries again; it throws CacheFull when no level is left. If the target's logits of some sequences cannot
-  // be sampled, these sequences get `failure`, the others are committed, and the first failure is thrown at the end.
+  // be sampled, these get StepOutcome::failure, the others are committed, and the first failure is thrown at the end.
   //
   // `draft_reads` limits the number of tokens that drafts far behind their text may prefill in this step, summed over
   // all sequences. A sequence whose draft needs more is decoded without the draft until the draft has caught up.

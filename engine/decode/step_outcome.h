@@ -31,9 +31,9 @@ struct StepOutcome {
   std::vector<PositionLogprobs> logprobs;  // one per emitted token, if the request wants them
   // The draft model's first rejected token, if the request wants its logprobs.
   std::optional<PositionLogprobs> rejected;
-  // Set if the sequence cannot continue; its tokens and caches are then unchanged. The models still work in two cases:
-  // Error(kUsage) means that the request's logits processors leave no token, and MasksSpent means that its grammar
-  // takes too much time or memory.
+  // Set if the sequence cannot continue; its tokens and caches are then unchanged. Error(kUsage) means that the request
+  // is the cause and the models still work: the logits processors leave no token or, if the error is MasksSpent, the
+  // grammar takes too much time or memory.
   std::exception_ptr failure;
 
   // Clears everything but `decision`. A held draft keeps the decision of the step that drafted it.

@@ -143,8 +143,8 @@ void Stepper::plan(std::span<Sequence* const> batch) {
   }
 }
 
-// Prefills a draft's cache until at most one short pass is left for the rest of `tokens`. Returns false if the
-// remaining draft_reads of the step do not suffice.
+// Prefills a draft's cache until one pass of at most kCatchUpChunk tokens can read the rest of `tokens`. Returns false
+// if the remaining draft_reads of the step do not suffice.
 bool Stepper::read_up(CausalModel& model, SequenceId id, std::span<const int32_t> tokens) {
   Buffers& b = *buffers_;
   for (;;) {
@@ -184,7 +184,7 @@ void Stepper::catch_up(SequenceStep& step) {
   }
 }
 
-// Lets each draft prefill until at most one short pass is left for the rest of its text.
+// Lets each draft prefill until one pass of at most kCatchUpChunk tokens can read the rest of its text.
 void Stepper::read_texts() {
   for (SequenceStep& step : buffers_->used()) {
     read_along(*step.sequence, kFarBehind, /*with_draft=*/!step.drafting);

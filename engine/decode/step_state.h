@@ -38,7 +38,7 @@ struct Stepper::SequenceStep {
   // Returns whether the verification rule accepts a drafted token with a probability equal to the overlap. If not, the
   // controller does not learn from overlaps but from which drafted tokens were accepted.
   bool by_overlap() const { return chain() && (rule() == VerifyRule::kToken || rule() == VerifyRule::kBlock); }
-  // Returns the first drafted child of `node` with an index of at least `from`, or −1.
+  // Returns the index of the first drafted child of `node` at or after index `from`, or −1 if there is none.
   int32_t child_of(int32_t node, int32_t from) const {
     for (auto i = static_cast<size_t>(from); i < drafted.size(); ++i)
       if (parents[i] == node && drafted[i] != kNotDrafted) return static_cast<int32_t>(i);

@@ -12,7 +12,7 @@ namespace {
 // results are needed, ascending and without duplicates.
 struct RescaledPart {
   SequencePart part;
-  std::vector<int64_t> rescales;  // by row
+  std::vector<int64_t> rescales;  // rope scaling of each row
   std::vector<int64_t> wanted;
   bool uniform() const {
     return wanted.size() == 1 && (part.cache->length() == 0 || part.cache->rope_rescale() == wanted.front());

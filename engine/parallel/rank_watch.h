@@ -31,8 +31,8 @@ class Beats {
   std::vector<Beat> last_;
 };
 
-// A key-value store that every rank can read and write. Only one thread calls its functions at a time. Both throw if
-// the store is gone.
+// A key-value store that every rank can read and write. Only one thread calls put() or look() at a time. Both
+// functions throw if the store is gone.
 struct Board {
   std::function<void(const std::string& key, const std::string& note)> put;
   std::function<std::optional<std::string>(const std::string& key)> look;
@@ -58,7 +58,7 @@ struct WatchOptions {
 class RankWatch {
  public:
   RankWatch(WatchOptions options, Board board, const Clock& clock);  // starts the threads
-  ~RankWatch();                                                      // ends them
+  ~RankWatch();                                                      // ends the threads
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
 

@@ -6,7 +6,8 @@
 
 namespace specdec::rules {
 
-// Returns the first child of `node` (−1 stands for the text) whose index is at least `from`, or −1.
+// Returns the index of the first child of `node` at or after index `from`, or −1 if there is none. As an argument, −1
+// means the text before the draft.
 template <class Rows>
 SPECDEC_DEVICE_CODE int next_child(const Rows& rows, int node, int from = 0) {
   for (int i = from > node + 1 ? from : node + 1; i < rows.count(); ++i)

@@ -14,11 +14,11 @@ struct DraftLevel {
   std::vector<kernels::DraftRow> rows;
   std::vector<float> logits;  // [rows, vocab]
   size_t vocab = 0;
-  std::vector<kernels::VerifyNode> nodes;      // with the tokens of earlier levels
+  std::vector<kernels::VerifyNode> nodes;      // all nodes; only those of earlier levels have tokens
   std::vector<float> confidences;              // confidence of each node
   std::vector<rules::AcceptanceTable> tables;  // one per sequence
   std::vector<int32_t> sequence_of;            // sequence of each row; −1 − sequence if drafting never stops early
-  std::vector<int32_t> going;                  // one per sequence
+  std::vector<int32_t> going;                  // one per sequence: nonzero while it continues to draft
   int32_t drafting = 0;                        // number of sequences that take part in the pass
   bool last = false;                           // whether this is the last pass of the round
   bool needs_samples() const;

@@ -17,7 +17,7 @@ namespace specdec::self_test {
 enum class Extent { kFew, kUsual, kMany };
 
 struct KernelCase {
-  std::string kernel;  // its name in CudaLibrary
+  std::string kernel;  // the kernel's name in CudaLibrary
   std::string shape;   // description of the problem, for people
   // Returns a description of what is wrong with the results, or an empty text if they are right. Throws Error(kDevice)
   // if the kernel cannot be run, and DeviceLost if the device can no longer be used.

@@ -16,9 +16,9 @@ GPUS = {"H100": (3.35e12, 5.5e12, 0.99e15), "H200": (4.8e12, 5.5e12, 0.99e15)}
 COPY, CORES = 0.90, 0.40  # fractions of the memory bandwidth and of the tensor operations that our kernels reach
 WIDE_CORES = 0.60  # the same fraction for cuBLASLt, which multiplies passes of more than NARROW rows
 NARROW = 64
-# Seconds a layer beside the reading of weights and caches: gaps between nine kernels, two norms, the preparation of
+# Seconds per layer in addition to reading weights and caches: gaps between nine kernels, two norms, the preparation of
 # heads, the start and the end of attention, its merge, and the time until the loads of each of the four products are
-# all in flight. The reading of the kernels' machine code gave these numbers.
+# all in flight. The numbers are estimates from the kernels' machine code.
 GAP = 1e-6
 LAYER = 9 * GAP + 5.6e-6 + 1.8e-6 + 2.8e-6 + 2.2e-6 + 5.6e-6
 # Seconds in which one block of 1,024 threads sweeps over a row of 128,256 numbers in the L2 cache: 5.7 µs to read it
@@ -35,7 +35,7 @@ DRAW = {
 }
 # Seconds of verification, which has half the threads: a sweep for the scores and up to three for the rules.
 VERIFY = 80e-6
-ROUND = 60e-6  # seconds a round for planning, upload, copy back and wait
+ROUND = 60e-6  # seconds per round for planning, upload, copy back and wait
 VOCAB = 128256
 
 

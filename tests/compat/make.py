@@ -3,7 +3,8 @@ python3 tests/compat/make.py BUILD [NAME]
 
 The files go to tests/compat/NAME (by default the version of BUILD/bin/specdec); an existing folder is not overwritten.
 They are made from models of a few thousand parameters. The models themselves can be made again from their seed, so they
-are not kept, except those in the package. e440b37 was written without --salt, which that version did not have."""
+are not kept, except those in the package. The folder e440b37 was written without --salt, which that version did not
+have."""
 
 import json
 import os

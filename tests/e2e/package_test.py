@@ -178,7 +178,7 @@ try:
         order[-1].endswith("manifest.json") and sum("partNumber=" in path for path in order) == 2,
         "a large file in parts, the manifest last",
     )
-    del s3.objects[prefix + "draft/config.json"], s3.objects[prefix + "manifest.json"]  # not yet sent by a killed push
+    del s3.objects[prefix + "draft/config.json"], s3.objects[prefix + "manifest.json"]  # as after a killed push
     s3.requests.clear()
     run(push, env=s3.environment())
     sent = [path for method, path in s3.requests if method == "PUT" and "packages" in path]

@@ -55,7 +55,7 @@ TEST(Speed, Products) {
   measure_products("", weights, call);
 }
 
-// The product for many rows beside the one that serves all numbers of rows, which --exact keeps.
+// Times products of many rows with wide_product (cuBLASLt) and with rows_product, which --exact always uses.
 TEST(Speed, WideProducts) {
   kernels::RowsProduct call = large_product();
   std::vector<at::Tensor> weights;

@@ -32,7 +32,7 @@ struct Case {
   bool suffix = false;         // also drafts from repetitions in the text, with the same options
   int64_t length = 3;          // number of emitted tokens per sequence whose distribution is compared
   int64_t remaining = 8;       // larger than `length`, so that K is not reduced near the end
-  int sequences = 1;           // if 2, the second's K is fixed: the first's K − 1, or 0 if that is adaptive
+  int sequences = 1;           // if 2, the second has a fixed K: the first's K − 1, or 0 if the first's is adaptive
   // Maximum number of tokens in a target pass. If a batch needs more, each of its sequences steps alone.
   int64_t room = 1 << 20;
   // Makes the step wrong: tokens drafted for a target pass that did not fit are discarded and drawn again.

@@ -1,5 +1,5 @@
-// Tests reading, writing and refusing EAGLE-3 heads, and which earlier rows and states the rows of their passes depend
-// on.
+// Tests reading, writing and refusing EAGLE-3 heads, and on which earlier rows and hidden states a row of their passes
+// depends.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -15,7 +15,7 @@ class Normaliser:
     def __init__(self, scratch, build, version):
         self.began = time.time() - 2
         self.learnt = []
-        self.learn(str(scratch), "<scratch>")  # differs between runs
+        self.learn(str(scratch), "<scratch>")  # the path differs between runs
         self.learn(str(build), "<build>")
         self.version = re.compile(
             rf"(?<![0-9.]){re.escape(version)}(?![0-9]|\.[0-9])"

@@ -21,12 +21,12 @@ struct Choice {
     int level, rows;
     size_t sequence;
   };
-  std::vector<double> overlaps;  // [max K]
-  // seconds[i]: the cost of a target pass with i · `apart` more rows than a plain pass (`apart`: see share_depth()),
-  // divided by the cost of a plain pass.
+  std::vector<double> overlaps;  // expected overlap at each position, [max K]
+  // seconds[i]: the cost of a target pass with i · apart more rows than a plain pass, in plain passes. share_depth()
+  // chooses `apart`, so that with many sequences not every number of rows is computed.
   std::vector<double> seconds;
   std::vector<Item> items;
-  std::vector<int> k;  // [sequence]
+  std::vector<int> k;  // number of levels that each sequence would draft
   std::vector<KController*> undecided;
   static Choice& of_thread() {
     thread_local Choice choice;
@@ -97,7 +97,7 @@ double KController::reading() const {
 
 double KController::expected_overlap(int position) const {
   const auto i = static_cast<size_t>(std::max(position, 0)), own = std::min(i, weight_.size() - 1);
-  // If options_.seen is null, the prior of each position is the request's own mean overlap with this weight, in
+  // If options_.seen is null, the prior of each position is the request's own mean overlap, which counts as kOwn
   // observations. The weight is low, because the request's older steps add little to its recent ones.
   constexpr double kOwn = 2;
   const double weight = options_.seen ? options_.seen_weight : kOwn;

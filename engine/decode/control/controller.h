@@ -25,15 +25,16 @@ struct ControllerOptions {
   // Maximum extra time of a probe, as a share of the time of the plain steps between two probes. More expensive probes
   // are made less often.
   double probe_share = 0.008;
-  // Minimum gain for which drafting is chosen, after subtracting the loss from answers that end unevenly. Smaller gains
-  // are within the error of the estimates.
+  // Minimum gain for which drafting is chosen; 0.03: 3 % faster than plain decoding. The gain is counted after
+  // subtracting the loss that arises because the answers of a batch end at different times. Smaller gains are within
+  // the error of the estimates.
   double least_gain = 0.03;
   // The predicted gain is compared with least_gain after subtracting this many standard deviations of the target's pass
   // costs.
   double doubts = 1.0;
   double confidence_floor = 0.0;  // drafting stops below this confidence; 0: measured costs set the limit
-  // The mean overlap over all requests with this draft, possibly including those to an earlier engine. Must outlive the
-  // controller. Null: the controller uses only its own observations.
+  // The mean overlap over all requests that used this draft. Must outlive the controller. Null: the controller uses
+  // only its own observations.
   const OverlapMean* seen = nullptr;
   double prior_overlap = 0.7;  // if `seen` is null: the overlap assumed at first for every position
   double prior_weight = 8.0;   // weight of prior_overlap, in observations

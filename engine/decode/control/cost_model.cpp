@@ -11,9 +11,9 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // Variances of the logarithm of a pass's seconds, in units of the noise variance of one sample. A cell stores the cost
 // of one kind of pass. The pace is a factor of all costs that drifts with time (cost_model.h).
-constexpr double kNoise = 1;         // of one sample
-constexpr double kPaceStep = 0.2;    // added per pass, because the pace may have changed
-constexpr double kCellStep = 0.003;  // added per pass, because a cell's cost may have changed
+constexpr double kNoise = 1;         // variance of one sample
+constexpr double kPaceStep = 0.2;    // added to the pace's variance per pass, because the pace may have changed
+constexpr double kCellStep = 0.003;  // added to a cell's variance per pass, because the cell's cost may have changed
 // Added to the variance of estimates from the curve of all batch sizes, because contexts and sampling differ between
 // batch sizes.
 constexpr double kBatchesDiffer = 0.25;
@@ -104,8 +104,8 @@ bool CostModel::Curve::add(size_t index, double rows, double seconds, const Pace
   return known;
 }
 
-// Interpolates linearly between measured cells. Outside them, extrapolates with the slope between the first and the
-// last cell. A single cell gives a constant.
+// Interpolates linearly between measured cells. Below the first and above the last measured cell, extrapolates with the
+// slope between these two cells. A single measured cell gives a constant.
 CostModel::Estimate CostModel::Curve::line(double wanted, const Pace& pace) const {
   const Cell *below = nullptr, *above = nullptr, *first = nullptr, *last = nullptr;
   for (const Cell& cell : cells) {
@@ -132,9 +132,9 @@ CostModel::Estimate CostModel::Curve::line(double wanted, const Pace& pace) cons
           end.variance_now(pace) + (first == last ? kOneCell : kBetweenCells) * beyond * beyond};
 }
 
-// Caps the estimate: a pass cannot take longer than a pass of more rows whose cost is known about as well. An estimate
-// above the cap comes from a moment of high load. Without the cap, the controller would avoid this pass and never
-// measure it again.
+// Caps the estimate at that of passes of more rows whose costs are known with similar certainty, because fewer rows
+// cannot take longer. An estimate above the cap comes from a moment of high load. Without the cap, the controller would
+// avoid this pass and never measure it again.
 CostModel::Estimate CostModel::Curve::at(double wanted, const Pace& pace) const {
   constexpr double kAsWell = 1.5;
   Estimate out = line(wanted, pace);

@@ -54,9 +54,10 @@ class CostModel {
   // Returns whether a plain pass, a verifying pass and, if `drafting`, a draft pass were measured.
   bool ready(bool drafting = true) const;
   static constexpr int64_t kRefresh = 256;
-  // is_stale() returns whether a pass with `rows` rows per sequence was measured less than twice, or not within the
-  // last `refresh` passes of this batch size. should_measure() returns whether this is so and this step should have
-  // such a pass. Within one step, equal arguments give the same result for every sequence.
+  // is_stale() returns whether a pass with `rows` rows per sequence was measured fewer than two times, or not within
+  // the last `refresh` passes of this batch size. should_measure() returns whether is_stale() is true and the coming
+  // step should run a pass of this size to measure it. Within one step, equal arguments give the same result for every
+  // sequence.
   bool is_stale(int batch, int rows, int64_t refresh = kRefresh) const;
   bool should_measure(int batch, int rows, int64_t refresh = kRefresh) const;
 
@@ -75,8 +76,8 @@ class CostModel {
   struct Cell {
     double seconds = 0, rows = 0;  // means over the cell's passes: seconds at pace 1, and rows
     double variance = 0;           // of log seconds, in units of a sample's noise variance
-    int64_t count = 0, at = 0;     // at: the pace's pass number at the last sample
-    int64_t measured_at = 0;       // the curve's pass number at the last sample
+    int64_t count = 0, at = 0;     // at: Pace::passes at the last sample
+    int64_t measured_at = 0;       // Curve::passes at the last sample
     int clipped = 0;               // samples clipped in a row: positive if too slow, negative if too fast
     double variance_now(const Pace& pace) const;
     // `expected` is the expected seconds at pace 1 for exactly this many rows. Returns whether the cell was known
@@ -95,7 +96,7 @@ class CostModel {
     Estimate at(double rows, const Pace& pace) const;
   };
   struct Target {
-    std::vector<Curve> batches;  // [batch]; two cells per row of each sequence
+    std::vector<Curve> batches;  // [batch]; cells at 0.5, 1, 1.5, … rows per sequence
     Curve all;                   // one cell per number of rows up to 16, then 8 per octave
     Pace pace;
     double noise = 0.02;                    // recent variance of the logarithm of a sample
@@ -108,7 +109,7 @@ class CostModel {
   Estimate estimate(int batch, double rows, Cap cap = Cap::kYes) const;
   int draft_basis(int batch) const;
   std::shared_ptr<Target> target_ = std::make_shared<Target>();
-  std::vector<Cell> draft_;  // [batch]
+  std::vector<Cell> draft_;  // seconds per draft pass, by batch size
   Cell read_;                // seconds per prefilled token
 };
 

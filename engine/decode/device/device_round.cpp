@@ -428,8 +428,8 @@ class DeviceRound final : public RoundRunner {
   std::vector<Extension> extensions_;
   std::vector<int32_t> first_node_;
   int32_t num_nodes_ = 0;
-  size_t nodes_ = 0, tasks_ = 0, target_samples_ = 0;  // offsets in the upload
-  at::Tensor q_, p_, left_;                            // rows [V] in device memory
+  size_t nodes_ = 0, tasks_ = 0, target_samples_ = 0;  // offsets of these arrays in the upload
+  at::Tensor q_, p_, left_;                            // rows [V] on the device: draft, target, residuals
   struct Places {
     size_t draft_tokens, confidences, target_tokens, outcomes, scores;
     int64_t bytes;

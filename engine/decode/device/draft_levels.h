@@ -45,7 +45,7 @@ class DraftLevels {
     bool samples_first = false;
     int32_t num_rows = 0;           // number of rows with logits
     int64_t q_row = 0;              // index of the level's first row among the rows of all levels
-    size_t samples = 0, draws = 0;  // offsets in the upload
+    size_t samples = 0, draws = 0;  // offsets in the upload of the inputs of the kernels sample() and draft()
   };
   // Device addresses of the results. The first three arrays have one element per node (kernels::DraftPass), the last
   // two one per row.

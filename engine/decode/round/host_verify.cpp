@@ -12,7 +12,7 @@ namespace {
 
 using Applied = LogitsProcessorState::Applied;
 
-struct MaskLate {};  // thrown while one sequence is verified
+struct MaskLate {};  // thrown if the grammar's mask is not ready when a sequence is verified
 
 Error no_token_left() {
   return Error(ErrorKind::kUsage,

@@ -215,9 +215,9 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
     model::CudaHeadPass pass;
     at::Tensor kept_ids;
     std::vector<SequenceId> sequences;
-    std::vector<at::Tensor> taps;  // for the first pass, one per sequence
+    std::vector<at::Tensor> taps;  // only in the first pass: the target's states, one tensor per sequence
     const HeadPass* before = nullptr;
-    std::vector<int32_t> first_result;  // one per sequence
+    std::vector<int32_t> first_result;  // index of each sequence's first result row
     int32_t num_results = 0;
     std::vector<int32_t> rows;  // for each row, the result row of `before` whose state it reads
     size_t rows_at = 0;

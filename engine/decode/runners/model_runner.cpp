@@ -192,7 +192,7 @@ class ModelRunner final : public CachedModel<model::KvCache>, public TapSource, 
   std::vector<model::SequencePart> parts_;
   std::vector<int64_t> lengths_;  // lengths of the caches before the pass
   TapStore taps_;
-  std::shared_ptr<RoundRunner> rounds_;  // refers to the members above
+  std::shared_ptr<RoundRunner> rounds_;  // refers to the members above, so it is destroyed before them
 };
 
 }  // namespace

@@ -61,7 +61,7 @@ class TapStore {
   // lengths before the pass.
   Observation observe(std::span<const Extension> extensions);
   void keep_pass(std::span<const Extension> extensions, std::span<const int64_t> lengths);
-  // Apply the same change to the stored states as the target makes to its caches.
+  // The target calls these functions to change the stored states in the same way as its caches.
   void truncate(SequenceId sequence, int64_t length);
   void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places);
   void fork(SequenceId from, SequenceId to, int64_t length);

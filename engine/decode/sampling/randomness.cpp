@@ -27,7 +27,7 @@ void SeededRandomness::set_cursors(const std::array<uint64_t, 4>& cursors) {
 }
 
 int32_t SeededRandomness::draw_at(int64_t position, std::span<const float> weights) {
-  constexpr uint64_t kFirst = 4;  // earlier streams belong to the purposes
+  constexpr uint64_t kFirst = 4;  // streams 0 to 3 belong to the four purposes
   double best = std::numeric_limits<double>::infinity();
   int32_t id = -1;
   for (size_t x = 0; x < weights.size(); ++x) {

@@ -52,8 +52,8 @@ VerifyResult verify_coupled(const VerifyInput& input, Randomness& randomness);
 
 VerifyResult verify(VerifyRule rule, const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch);
 
-// Returns the first child of `node` (−1 stands for the text) whose index is at least `from`, or −1 if there is none.
-// Takes time linear in N.
+// Returns the index of the first child of `node` at or after index `from`, or −1 if there is none. As an argument, −1
+// means the text before the draft. Takes time linear in N.
 int32_t next_child(const VerifyInput& input, int32_t node, int32_t from = 0);
 
 }  // namespace specdec::decode
