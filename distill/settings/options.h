@@ -56,10 +56,10 @@ struct DistillOptions {
   int64_t max_steps = 0;        // 0 = by epochs or time
   double epochs = 0;            // 0 = 3 epochs, unless steps or time are given
   double time_limit_seconds = 0;
-  int64_t evaluate_every = 0;  // steps; 0 = 10 evaluations over the run
+  int64_t evaluate_every = 0;  // steps between evaluations; 0 = at most 10 evaluations over the run
   // Rows of the selection half. 0 = 64, or fewer if one evaluation of 64 rows would take more than 1 % of the run.
   int64_t evaluate_rows = 0;
-  int64_t checkpoint_every = 0;  // steps; 0 = at evaluations
+  int64_t checkpoint_every = 0;  // steps between checkpoints; 0 = a checkpoint at each evaluation
   // An EAGLE-3 head is trained on this number of draft positions (training-time test). Position i, from 0, has the
   // weight ttt_decay^i.
   int64_t ttt_steps = 5;
@@ -71,8 +71,8 @@ struct DistillOptions {
   double temperature = 1.0;  // temperature of p and q in the loss and in the measured acceptance
   // If true, the loss uses the temperature with which a conversation was served, where the data has it.
   bool served_temperatures = false;
-  // Directory that `serve --record-rejects` wrote. It lists the tokens at which the target rejected a draft token; they
-  // have the weight `reject_weight` in the loss.
+  // Directory that `serve --record-rejects` wrote: the tokens at which the target rejected a draft token. In the loss
+  // these tokens have the weight `reject_weight`, all others 1.
   std::string rejects;
   double reject_weight = 3.0;
   // The id of the tokenizer's eos_token, which ends an answer in addition to the model's own EOS ids; -1 = none.
@@ -112,7 +112,8 @@ struct LossMix {
   double beta = 0.5;          // β of jsd
   bool needs_target() const;  // true if any term other than ce has a weight
 };
-// Parses a term, or several with weights: "kl", "jsd:0.3" (β), "0.1*ce+0.9*tv". Throws Error(kUsage).
+// Parses one term of the loss, or a sum of terms with weights: "kl", "jsd:0.3" (0.3 is β), "0.1*ce+0.9*tv". Throws
+// Error(kUsage).
 LossMix parse_loss(const std::string& text);
 
 struct DraftSpec {

@@ -29,8 +29,8 @@ struct ComparedDraft {
   StudyPart run;
   int64_t parameters = 0;
   DraftSpeed measured;
-  SpeedPrediction best;  // best.k = 0: no costs could be measured
-  Estimate speedup;      // with the best K
+  SpeedPrediction best;  // speed-up with the best K; best.k = 0 if no costs could be measured
+  Estimate speedup;      // speed-up with the best K, and its interval
   bool ties = false;     // its speed-up interval overlaps that of the draft ranked first
 };
 

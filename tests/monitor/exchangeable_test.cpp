@@ -28,7 +28,7 @@ TEST(Exchangeable, OneFineTuningStepIsSeenInOneLook) {
 }
 
 // A look is one day's calls, and it is compared with a pool of calls of earlier looks. While the model does not change,
-// the mean of the e-values is at most 1, and alarms are as rare as stated.
+// the mean of the e-values is at most 1, and alarms are at most as frequent as stated.
 TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   constexpr int kPermutations = 199, kChains = 10, kLooks = 100;
   const double level = std::log(100.0);  // a single look reaches it with an e-value of at least ½ · 200
@@ -103,7 +103,7 @@ TEST(Exchangeable, AChangeIsNoRollingUpdate) {
     ToyModel before(trial);
     const LogprobCalls reference = before.look(kCalls);
     EXPECT_FALSE(compare(reference, before.look(kCalls), 50, stream).two_modes) << trial;
-    for (const double step : {0.01, 0.02, 0.05, 0.5}) {  // the noise hides a small step: one group of calls
+    for (const double step : {0.01, 0.02, 0.05, 0.5}) {  // `step`: standard deviation of the change of the logits
       ToyModel after(trial, step);
       LogprobCalls newest = after.look(kCalls);
       EXPECT_FALSE(compare(reference, newest, 50, stream).two_modes) << trial << ", step " << step;
