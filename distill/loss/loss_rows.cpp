@@ -13,7 +13,7 @@ namespace {
 // Cephes expf (2 ulp). NaN stays NaN.
 inline __attribute__((always_inline)) float exp_nonpositive(float x) {
   x = x < -87.0f ? -87.0f : x;
-  const float shifted = x * 1.44269504088896341f + 12582912.0f;  // rounds to an integer in the low mantissa bits
+  const float shifted = x * 1.44269504088896341f + 12582912.0f;  // adding 1.5 · 2²³ rounds to an integer
   const float n = shifted - 12582912.0f;
   const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   float y = 1.9875691500e-4f;
@@ -89,7 +89,7 @@ int64_t first_largest(const float* values, int64_t count) {
     for (int64_t i = begin; hits > 0 && i < end; ++i)
       if (values[i] == highest) return i;
   }
-  return 0;  // all values are NaN
+  return 0;  // reached only if all values are NaN
 }
 
 SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")

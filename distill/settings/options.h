@@ -25,7 +25,7 @@ inline constexpr const char* kContextsOfEarlierRuns = "data";
 // (distill/study/forecast.h).
 struct ForecastOptions {
   bool wanted = false;
-  std::vector<int64_t> samples;  // training rows of each sample; empty = by the size of the data
+  std::vector<int64_t> samples;  // number of rows of each sample; empty = chosen from the data's size
 };
 
 struct DistillOptions {
@@ -52,8 +52,8 @@ struct DistillOptions {
   int64_t batch_tokens = 0;
   // Batches per update. 0 = 1 if batch_tokens is given, else chosen together with batch_tokens.
   int64_t accumulate = 0;
-  int64_t sequence_length = 0;  // 0 = the longest row, at most the models' context
-  int64_t max_steps = 0;        // 0 = by epochs or time
+  int64_t sequence_length = 0;  // rows are cut to this many tokens; 0 = only to the models' context
+  int64_t max_steps = 0;        // 0 = only epochs or time limit the run
   double epochs = 0;            // 0 = 3 epochs, unless steps or time are given
   double time_limit_seconds = 0;
   int64_t evaluate_every = 0;  // steps between evaluations; 0 = at most 10 evaluations over the run

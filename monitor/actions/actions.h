@@ -71,7 +71,7 @@ struct ActionOutcome {
   int code = 0;                               // exit code or HTTP status
   std::string text = {};                      // one line about the attempt
   std::optional<Occurrence> occurrence = {};  // event for the state machine; empty = the action caused none
-  std::string waiting = {};                   // the reason if `occurrence` is empty; "" = nothing to report
+  std::string waiting = {};                   // why `occurrence` is empty; "" = nothing to report
   bool moved_channel = false;                 // the package's channel now names another package
   bool is_impossible = false;                 // the channel's move failed because a package is damaged or missing
   std::string rejected = {};                  // digest of a package that must never be tried again, "" = none

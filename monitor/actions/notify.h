@@ -13,7 +13,7 @@ namespace specdec::monitor {
 
 struct Posted {
   bool ok = false;
-  int status = 0;    // 0 = no reply
+  int status = 0;    // HTTP status; 0 = no reply
   std::string text;  // one line with the status and the number of attempts
 };
 // POSTs JSON without following redirects, in up to three attempts of 10 s with back-off. With a secret, the header

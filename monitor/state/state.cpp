@@ -19,7 +19,7 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr int kApplicationId = 0x53504443;  // "SPDC"
+constexpr int kApplicationId = 0x53504443;  // "SPDC" in ASCII
 constexpr int kVersion = 3;  // same tables as version 2, without the secrets that versions 1 and 2 stored
 
 constexpr const char* kSchema =

@@ -219,7 +219,7 @@ class BaselineEstimator {
   EstimatedBaseline result_;
   Baseline& baseline_ = result_.baseline;
   std::map<std::string, Positions> strata_;
-  int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = 0;  // times of the requests
+  int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = 0;  // unix times of first and last request
   std::vector<std::string> names_;                                  // names of the strata
   std::map<std::string, size_t> index_;                             // name → its index in names_ and in the sums
   std::vector<double> sums_, shifts_, weights_;
