@@ -53,7 +53,7 @@ struct DistillOptions {
   // Batches per update. 0 = 1 if batch_tokens is given, else chosen together with batch_tokens.
   int64_t accumulate = 0;
   int64_t sequence_length = 0;  // rows are cut to this many tokens; 0 = only to the models' context
-  int64_t max_steps = 0;        // 0 = only epochs or time limit the run
+  int64_t max_steps = 0;        // 0 = no limit in steps
   double epochs = 0;            // 0 = 3 epochs, unless steps or time are given
   double time_limit_seconds = 0;
   int64_t evaluate_every = 0;  // steps between evaluations; 0 = at most 10 evaluations over the run

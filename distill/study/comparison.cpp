@@ -31,7 +31,7 @@ struct ComparedDraft {
   DraftSpeed measured;
   SpeedPrediction best;  // speed-up with the best K; best.k = 0 if no costs could be measured
   Estimate speedup;      // speed-up with the best K, and its interval
-  bool ties = false;     // its speed-up interval overlaps that of the draft ranked first
+  bool ties = false;     // the interval of `speedup` overlaps that of the draft ranked first
 };
 
 // Costs of drafts measured in another engine. The unit is the time of that engine's decoding step without a draft at

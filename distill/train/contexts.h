@@ -40,9 +40,9 @@ struct HeldOutAnswers {
   std::vector<std::vector<int32_t>> selection, verdict;
 };
 
-// Returns how many rows to decode in one batch: kAnswersTogether without a time limit; with one, up to four times as
-// many, if their KV caches fit into `spare_bytes`. When the time is over, many short answers give a better measurement
-// than a few long ones.
+// Returns how many rows to decode in one batch: kAnswersTogether without a time limit; under a time limit up to four
+// times as many, if their KV caches fit into `spare_bytes`. When the time is over, many short answers give a better
+// measurement than a few long ones.
 int answers_together(const model::Decoder& target, const HeldOut& held_out, const AnswerLimits& limits,
                      int64_t spare_bytes);
 

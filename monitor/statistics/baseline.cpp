@@ -41,8 +41,8 @@ struct Spread {
 };
 
 // Returns the wander and the standard error of `x`, which is in time order; each is the largest over several bucket
-// lengths. The wander is the standard deviation of the slow variation of the mean. Its square has a relative error of
-// √(2/N), with N = wander² / se² independent swings, so the one-sided 95 % upper bound is returned.
+// lengths. The wander is the standard deviation of the slow variation of the mean. The estimate of wander² has a
+// relative error of √(2/N), with N = wander² / standard_error². So the one-sided 95 % upper bound is returned.
 Spread spread_of(const std::vector<double>& x, size_t min_buckets) {
   double component = 0, of_mean = variance(x) / static_cast<double>(std::max<size_t>(x.size(), 1));
   for (size_t bucket = kBucket; x.size() / bucket >= min_buckets; bucket *= 2) {

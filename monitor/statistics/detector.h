@@ -61,8 +61,8 @@ struct ShiryaevRoberts {
   Sums since_change() const;
 };
 
-// The moment of the strongest evidence so far. Evidence that once reached A is an alarm, which later evidence does not
-// revoke, so the peak is kept.
+// The moment of the strongest evidence so far. Evidence that once reached the alarm level is an alarm, which later
+// evidence does not revoke, so the peak is kept.
 struct Peak {
   double log_evidence = -1e300;
   int64_t requests = 0, time = 0;
@@ -115,7 +115,7 @@ class Detector {
   bool add(const Baseline::Stratum& stratum, const AcceptanceCounts& counts, int64_t time);
 
   double log_evidence() const;                // current log of Σ weight · M over the streams
-  const Peak& peak() const { return peak_; }  // there is an alarm if log_evidence ≥ log A
+  const Peak& peak() const { return peak_; }  // an alarm if its log_evidence ≥ log of the alarm level
   // The stratum that contributes most to the current evidence; "" = the pooled stream.
   std::string guilty_stratum() const;
   const ShiryaevRoberts& pooled() const { return pooled_; }

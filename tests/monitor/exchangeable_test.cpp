@@ -31,7 +31,7 @@ TEST(Exchangeable, OneFineTuningStepIsSeenInOneLook) {
 // the mean of the e-values is at most 1, and alarms are at most as frequent as stated.
 TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   constexpr int kPermutations = 199, kChains = 10, kLooks = 100;
-  const double level = std::log(100.0);  // a single look reaches it with an e-value of at least ½ · 200
+  const double level = std::log(100.0);  // a single look with the smallest p has e ≥ ½ · 200 and reaches it
   double sum = 0, squares = 0;
   int alarms = 0, small = 0;
   for (int chain = 0; chain < kChains; ++chain) {
@@ -61,8 +61,8 @@ TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   EXPECT_NEAR(small / kAll, 0.1, 3 * std::sqrt(0.09 / kAll)) << "p-values are uniform";
 }
 
-// Tests the alternative: if all looks were compared with one fixed first look, its chance deviation would make all
-// p-values depend on each other. That is why a new pool is drawn for each look.
+// Tests the alternative: if all looks were compared with one fixed first look, the chance deviation of the first look
+// would make all p-values depend on each other. That is why a new pool is drawn for each look.
 TEST(Exchangeable, AFrozenReferenceWouldShareItsChanceDeviation) {
   constexpr int kPermutations = 199, kChains = 30, kLooks = 8;
   double together = 0, apart = 0;
@@ -161,7 +161,7 @@ TEST(Exchangeable, GreedyTexts) {
 }
 
 TEST(Exchangeable, Evidence) {
-  double integral = 0;  // of f, over the p-values that 200 permutations can give
+  double integral = 0;  // integral of e_value() over the p-values of 200 permutations
   for (int i = 1; i <= 201; ++i) integral += e_value(i / 201.0, 200) / 201;
   EXPECT_LE(integral, 1);
   EXPECT_GT(integral, 0.9);
