@@ -105,8 +105,8 @@ class EndpointLabels {
     return o;
   }
 
-  // Requests the labels of a row. Returns empty labels if the row has no position in the loss or the endpoint refuses
-  // it.
+  // Requests the labels of a row. Returns empty labels if the row has no position in the loss or if the endpoint
+  // refuses the request.
   RowLabels ask(data::OpenAiClient& client, const TokenRow& row) {
     bool learns = false;
     for (size_t t = 1; t < row.loss_mask.size(); ++t) learns |= row.loss_mask[t] == 1;

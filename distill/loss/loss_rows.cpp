@@ -120,8 +120,8 @@ RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, f
     overlap += y < whole ? y : whole;
     inside += y < whole ? y : 0.0f;
   }
-  // KL = Σ p (a − b) − log Σ e^a + log Σ e^b. If a logit is NaN, the comparisons above ignore it, but kl and `sound`
-  // become NaN.
+  // With the scaled logits a of the target and b of the draft, KL = Σ p (a − b) − log Σ e^a + log Σ e^b. If a logit is
+  // NaN, the comparisons above ignore it, but kl and `sound` become NaN.
   const float log_a = std::log(sum_a), log_b = std::log(sum_b), kl = cross * scale_a - log_a + log_b;
   const float sound = kl + mass;
   return {mass, kl, std::isnan(sound) ? sound : overlap, inside, max_a, max_b, log_a, log_b};

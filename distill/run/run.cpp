@@ -252,8 +252,8 @@ struct Reporting {
 };
 
 // Trains the draft. Sets `teacher_share` to the teacher's share of the training time, if that can be measured. It
-// cannot be measured on a GPU, which still computes after a call has returned, and not for a head, which runs the
-// target itself.
+// cannot be measured on a GPU, which still computes after a call has returned, nor for a head, which runs the target
+// itself.
 TrainingSummary train(Setup& s, Start& start, const Reporting& to, std::optional<double>& teacher_share) {
   Stages& stages = to.stages;
   const Clock& clock = to.clock;

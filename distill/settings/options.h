@@ -18,7 +18,8 @@ struct EndpointOptions {
   int concurrency = 4;
 };
 
-// Earlier versions had no option --contexts and measured as with this value. Their run.json has no key `contexts`.
+// Earlier versions had no option --contexts and always measured as --contexts data does. Their run.json has no key
+// `contexts`.
 inline constexpr const char* kContextsOfEarlierRuns = "data";
 
 // Options of --forecast, which predicts the acceptance after the run instead of doing the run
@@ -44,7 +45,7 @@ struct DistillOptions {
   // tokenizer.
   std::string loss = "lk_hybrid";
   double lk_eta = 3.0;
-  double learning_rate = 0;  // 0 = by hidden size (distill/settings/defaults.h)
+  double learning_rate = 0;  // at the peak; 0 = from the hidden size (distill/settings/defaults.h)
   double min_lr_ratio = 0.05, warmup_ratio = 0.03, weight_decay = 0.0, clip = 1.0;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
   // Tokens of one batch, including the padding to its longest row. 0 = computed from the run's limits

@@ -82,8 +82,8 @@ DistillOptions options_of_kind(const DistillOptions& whole, size_t index) {
   return o;
 }
 
-// Wraps `progress` for the run of kind `index`. Estimates the total as if each kind not yet trained takes as long as
-// this one.
+// Wraps `progress` for the run of kind `index`. Estimates the total as if each kind that is not trained yet took as
+// long as this one.
 ProgressFn progress_of_kind(const DistillOptions& whole, size_t index, const ProgressFn& progress) {
   if (!progress) return {};
   const auto left = static_cast<double>(whole.compared.size() - index);

@@ -56,7 +56,7 @@ enum class Event {
   kBetter,
   kWorse,
   kExpired,
-  // Another package is in the package's channel; the operator has acknowledged the alarm.
+  // kNewPackage: another package is in the package's channel. kAcknowledged: the operator has acknowledged the alarm.
   kNewPackage,
   kAcknowledged
 };

@@ -31,7 +31,7 @@ struct StratumBaseline {
   // reached; 0 = unknown.
   double sd = 0;
   double wander = 0;  // standard deviation of the slow, benign variation of the mean
-  int64_t n = 0;      // number of requests behind these figures
+  int64_t n = 0;      // number of requests from which these figures were computed
 };
 
 struct Baseline {
