@@ -20,7 +20,7 @@ void visit_fields(Fields& f, MadeTransition& transition);
 struct SourcesReport {
   Verdict verdict = Verdict::kInconclusive;
   std::string reason;
-  Json figure;  // {name, value, limit, …} or null
+  Json figure;  // what the verdict was judged by: {name, value, limit, …}, or null
   std::string next, started, tool_version = kToolVersion;
   Json inputs = Json::object(), evidence = Json::object();
 };

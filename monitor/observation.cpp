@@ -58,8 +58,8 @@ class SourceReader {
     for (size_t i = 0; i < names_.size(); ++i) {
       const SecretUrl& source = context_.options.sources[i];
       if (is_url(source.reveal())) {
-        // The epoch changes when the detectors are restarted. It is part of the key, so that scrapes from before are
-        // not found.
+        // The epoch changes when the detectors are restarted. The key contains the epoch, so that scrapes from before a
+        // restart are not found.
         const std::string key = state_.value("epoch") + " " + names_[i];
         std::optional<Counters> before = state_.counters(key);
         observation_.pages += failures_.attempt([&] { read_page(source, names_[i], key, std::move(before)); });

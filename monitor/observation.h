@@ -45,7 +45,7 @@ struct Observation {
   std::vector<ChartView> charts;
   std::optional<EvidenceAge> age;  // empty if the sources were not read
   Claims claims;
-  int64_t recalled_buckets = 0;  // the most scrapes that earlier checks judged of an engine without a page now
+  int64_t recalled_buckets = 0;  // scrapes judged in earlier checks: maximum over engines without counters now
   int64_t chart_buckets() const;
   // keep() stores `age` and the fields below. If a check is the first to find another target served, all of them but
   // `without_others` are empty, so that the next check reads the same data again.

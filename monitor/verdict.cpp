@@ -203,8 +203,8 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
     return {Verdict::kWarn,
             format("early warning: acceptance is lower than it was (CUSUM %.1f > %.1f)", amber.cusum, amber.limit),
             {{"name", "cusum"}, {"value", amber.cusum}, {"limit", amber.limit}}};
-  // The verdict is inconclusive if too little data was judged, or none for too long. If a page is disturbed now, the
-  // scrapes of this page that earlier checks judged count too.
+  // The verdict is inconclusive if too little data was judged, or none for too long. If a source or a chart has a
+  // problem now, scrapes that earlier checks judged also count for engines without counters in this check.
   const bool is_disturbed = !observation.set_aside.empty() || !observation.chart_notes.empty();
   if (detector.pooled().total.n < kEnoughRequests && observation.chart_buckets() < CounterChart::kPhaseOne &&
       !(is_disturbed && observation.recalled_buckets >= CounterChart::kPhaseOne))

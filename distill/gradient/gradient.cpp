@@ -12,7 +12,7 @@ namespace specdec::distill {
 
 namespace {
 
-// Returns batches of about `tokens` tokens in total, made of training rows of medium length.
+// Returns batches that together have about `tokens` tokens, made of the training rows of medium length.
 std::vector<Batch> typical_batch(const std::vector<TokenRow>& rows, int64_t tokens, int64_t vocab) {
   std::vector<size_t> order(rows.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -196,7 +196,7 @@ class BatchPass {
   std::vector<Read> read_;
   Branches branches_;
   at::Tensor normed_;            // the hidden states of the rows in the loss, ordered by depth, after the final norm
-  std::vector<int64_t> counts_;  // rows of each depth
+  std::vector<int64_t> counts_;  // number of rows of normed_ at each depth
 };
 
 }  // namespace

@@ -130,7 +130,7 @@ Totals divergence_row(const HostRows& in, int64_t row, const ScaledMix& scaled, 
   const double scale = scaled.scale * row_weight * inverse;
   const auto [target, draft, counts, f] = compare(in, row, room);
   const float *p = room.p.data(), *q = room.q.data();
-  // counts is false if KL leaves this row out. Multiplying f.kl by 0 then still propagates a NaN.
+  // If `counts` is false, KL leaves this row out. The factor 0 * f.kl still propagates a NaN of the row.
   Totals t{.kl = row_weight * (counts ? f.kl : 0 * f.kl),
            .nla = row_weight * -std::log(static_cast<double>(f.overlap)),
            .tv = row_weight * (1 - f.overlap),

@@ -57,7 +57,8 @@ std::vector<std::vector<size_t>> share_of(const std::vector<TokenRow>& rows,
 // One rank's part of a training step.
 struct StepShare {
   std::vector<Batch> batches;  // may be empty
-  // The rows of all ranks in this step, and the number of positions of these rows in the loss.
+  // The indices of the rows that all ranks together train on in this step, and the number of positions of these rows
+  // that are in the loss.
   std::vector<size_t> rows;
   int64_t learnt = 0;
 };

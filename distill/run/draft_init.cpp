@@ -33,9 +33,9 @@ std::vector<Layers> spread(const std::vector<Layers>& candidates, size_t count) 
   return out;
 }
 
-// Each returns the candidates of a round; a candidate is a set of layers. candidates_to_add(): `kept` plus one other
-// layer, the last layer first. candidates_to_remove(): `kept` minus one layer; the first and the last layer stay while
-// there are more than two.
+// candidates_to_add() and candidates_to_remove() return the candidates of one round of the layer search. A candidate is
+// a set of layers. candidates_to_add() adds one layer to `kept`, the last layer first. candidates_to_remove() removes
+// one layer from `kept`, but not the first or the last one while there are more than two.
 std::vector<Layers> candidates_to_add(const Layers& kept, int64_t total) {
   std::vector<Layers> out;
   for (int64_t layer = total - 1; layer >= 0; --layer) {
@@ -151,8 +151,8 @@ ChosenLayers choose_layers(const std::shared_ptr<const model::Decoder>& target, 
   size_t trials = 0;
   const int64_t batch_tokens = std::clamp<int64_t>(limits.batch_tokens, 1, kProbeBatchTokens);
   const auto is_late = [&] { return limits.is_late && trials > 0 && limits.is_late(); };
-  // Measures `candidates` and returns the best one; among equally good candidates this is the last. Without time to
-  // measure any, returns the last candidate.
+  // Measures `candidates` and returns the candidate with the highest acceptance, the last one of several equal ones. If
+  // the time is over before any is measured, returns the last candidate.
   const auto best_of = [&](const std::vector<Layers>& candidates) {
     size_t best = candidates.size() - 1;
     double most = -1;

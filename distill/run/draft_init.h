@@ -69,7 +69,7 @@ struct DraftInitOptions {
   double temperature = 1;
   LayerSearch search = {};
   int64_t draft_vocab = 0;  // vocabulary size of a new head, 0 = the target's; other drafts always have the target's
-  int64_t ttt_steps = 5;    // of a head, see DistillOptions::ttt_steps
+  int64_t ttt_steps = 5;    // only for a head, see DistillOptions::ttt_steps
   double ttt_decay = 0.8;
 };
 // Makes the initial draft. `target` may be null unless spec.kind is "prune" or the draft is a head. "prune" takes its

@@ -216,7 +216,7 @@ Evaluation evaluation_from_json(const Json& object) {
     Evaluation e;
     for (const Json& r : object.at("rows")) {
       RowScore row{real(r.at(0)), real(r.at(1)), real(r.at(2)), r.at(3).get<int64_t>()};
-      for (size_t s = 0; r.size() > 4 && s < kAnswerStretches; ++s) {  // earlier versions have no stretches
+      for (size_t s = 0; r.size() > 4 && s < kAnswerStretches; ++s) {  // earlier versions saved no stretches
         row.stretch_acceptance[s] = real(r.at(4).at(s).at(0));
         row.stretch_tokens[s] = r.at(4).at(s).at(1).get<int64_t>();
       }

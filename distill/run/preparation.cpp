@@ -104,7 +104,7 @@ double flop_per_second(const PreparationInput& in, const Work& work, Stages& sta
   if (!time.is_limited() || !in.target || in.train.rows.empty()) return std::numeric_limits<double>::infinity();
   stages.begin("measuring this machine");
   double speed = 0;
-  for (const int64_t tokens : kSampleTokens) {  // the first pass also warms up
+  for (const int64_t tokens : kSampleTokens) {  // the first pass is also the warm-up
     const std::vector<TokenRow> sample = sample_rows(in.train.rows, tokens);
     const double flop = work.target * mean_tokens(sample) * static_cast<double>(sample.size());
     if (sample.empty() || (speed > 0 && flop / speed > kTuningShare * time.limit())) break;

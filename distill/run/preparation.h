@@ -36,9 +36,9 @@ class Stages {
 // Returns the limits that the options set; `train_tokens` is the size of the training set.
 RunLimits run_limits(const DistillOptions& options, int64_t train_tokens);
 
-// Keeps the first conversations of each half, as many as are needed for the given number of rows. If `exactly` is
+// Shortens each half to its first conversations, as many as are needed for the given number of rows. If `exactly` is
 // false, the selection half keeps at least kMinVerdictConversations and the verdict half twice as many, where the data
-// has them. Under a time limit these minimums could take too long, so `exactly` is true.
+// has them. Under a time limit, measuring so many could take too long; callers then set `exactly`.
 void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows, bool exactly = false);
 
 struct PreparationInput {

@@ -252,15 +252,15 @@ struct Reporting {
 };
 
 // Trains the draft. Sets `teacher_share` to the teacher's share of the training time, if that can be measured. It
-// cannot be measured on a GPU, which still computes after a call has returned, and not for a head, which runs the
-// target itself.
+// cannot be measured on a GPU, which still computes after a call has returned, nor for a head, which runs the target
+// itself.
 TrainingSummary train(Setup& s, Start& start, const Reporting& to, std::optional<double>& teacher_share) {
   Stages& stages = to.stages;
   const Clock& clock = to.clock;
   std::unique_ptr<TimedTeacher> teacher;
   std::unique_ptr<Teacher> judge;
   const int64_t cache = s.options.teacher_cache_mib << 20;
-  if (s.from.kind != TeacherSpec::Kind::kTarget) s.target.reset();  // prune has copied its layers already
+  if (s.from.kind != TeacherSpec::Kind::kTarget) s.target.reset();  // a draft prune:N already has copies of its layers
   // A cache of logits would be useless for heads, which get the logits from the pass that also gives hidden states, and
   // for roll-outs, which need a new pass of the target in every step.
   const bool reads_every_step = s.head || s.options.on_policy > 0;

@@ -27,8 +27,8 @@ class RunDirectory {
   RunDirectory& operator=(const RunDirectory&) = delete;
 
   // If RUN has a run that has begun, changes nothing and throws Error(kUsage) if that run's options or inputs differ
-  // from the arguments. Otherwise writes run.json, after it removed the files of an earlier run that ended before its
-  // first checkpoint.
+  // from the arguments. Otherwise removes the files of an earlier run that ended before its first checkpoint, and
+  // writes run.json.
   void enter(const Json& options, const Json& inputs) const;
 
   // Returns whether RUN has a run (or a study's runs) with a checkpoint or a result. A run that ended before its first

@@ -46,7 +46,7 @@ struct Setup {
   RowLimits limits;                        // limits of each held-out row
   bool answers_anew = false;               // the target generates new answers to the held-out prompts
   Json given;                              // the options that --resume compares with run.json
-  std::optional<std::string> begun_dtype;  // dtype in run.json of the run that --resume continues
+  std::optional<std::string> begun_dtype;  // dtype in run.json of the run that --resume continues; empty = new run
   ComputeDtype compute;                    // options.device.dtype is set to compute.flag when the target is loaded
   at::ScalarType published = at::kFloat;   // dtype of the weights in RUN/draft
   Json inputs, data_counts;

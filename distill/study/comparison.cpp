@@ -29,9 +29,9 @@ struct ComparedDraft {
   StudyPart run;
   int64_t parameters = 0;
   DraftSpeed measured;
-  SpeedPrediction best;  // best.k = 0: no costs could be measured
-  Estimate speedup;      // with the best K
-  bool ties = false;     // its speed-up interval overlaps that of the draft ranked first
+  SpeedPrediction best;  // speed-up with the best K; best.k = 0 if no costs could be measured
+  Estimate speedup;      // speed-up with the best K, and its interval
+  bool ties = false;     // the interval of `speedup` overlaps that of the draft ranked first
 };
 
 // Costs of drafts measured in another engine. The unit is the time of that engine's decoding step without a draft at
@@ -82,8 +82,8 @@ DistillOptions options_of_kind(const DistillOptions& whole, size_t index) {
   return o;
 }
 
-// Wraps `progress` for the run of kind `index`. Estimates the total as if each kind not yet trained takes as long as
-// this one.
+// Wraps `progress` for the run of kind `index`. Estimates the total as if each kind that is not trained yet took as
+// long as this one.
 ProgressFn progress_of_kind(const DistillOptions& whole, size_t index, const ProgressFn& progress) {
   if (!progress) return {};
   const auto left = static_cast<double>(whole.compared.size() - index);

@@ -43,7 +43,7 @@ struct CurveInput {
   std::vector<SampleScores> samples;  // ascending rows
   std::vector<double> before;         // acceptance of the initial draft, summed over each conversation's requests
   std::vector<double> requests;       // number of requests of each conversation
-  double whole = 0;                   // rows of the whole training set
+  double whole = 0;                   // number of rows of the whole training set
 };
 
 struct CurveForecast {

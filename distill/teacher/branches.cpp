@@ -35,9 +35,9 @@ int64_t share_of_positions(size_t positions, double share) {
 struct Anchors {
   std::vector<std::vector<int64_t>> at;  // anchor positions of each row, ascending
   int64_t width = 0;                     // A, the largest number of anchors of a row
-  at::Tensor position;                   // [B, A] int64; rows with fewer anchors repeat the last one, or 0
-  at::Tensor counts;                     // [B, A] bool: false for repeated anchors
-  std::vector<at::Tensor> uniform;       // [B, A] fp64 in [0, 1), per depth
+  at::Tensor position;              // [B, A] int64; rows with fewer than A anchors repeat their last one (0 if none)
+  at::Tensor counts;                // [B, A] bool: false for repeated anchors
+  std::vector<at::Tensor> uniform;  // for each depth [B, A] fp64 in [0, 1), to sample the tokens
 };
 Anchors choose_anchors(const OnPolicyOptions& options, const BranchSource& source, int64_t max_position) {
   const auto& [rows, batch, step, temperatures] = source;

@@ -42,8 +42,8 @@ class DividedTarget {
   // Call finish() on every rank after its last request and before the next collective operation. Until all ranks of the
   // team have called finish(), this call works on the other ranks' requests.
   void finish();
-  // While on, every batch is run as many times as the team has ranks. Use this when one rank times a batch alone: in a
-  // training step all ranks request a batch, so a step takes that long.
+  // While `on` is true, the team runs every batch once per rank. Use this when a single rank times a batch: in a
+  // training step every rank requests a batch, so the step takes as long as all of them.
   void take_time_of_all(bool on) { passes_ = on ? count() : 1; }
 
  private:

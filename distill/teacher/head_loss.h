@@ -37,7 +37,7 @@ struct HeadLoss {
 HeadLoss head_loss(const LossOptions& options, const HeadLossInput& input, at::Tensor& head_grad,
                    const std::function<void()>& between = {});
 
-// Returns the number of rows of a chunk: as many as have together at most 32 M logits, but at least 16.
+// Returns the number of rows of a chunk: the largest number with at most 32 M logits in total, but at least 16.
 int64_t head_loss_rows(int64_t vocab);
 
 }  // namespace specdec::distill

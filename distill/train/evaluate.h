@@ -105,7 +105,7 @@ std::vector<int64_t> rank_checkpoints(const std::vector<Measured>& measured);
 // The acceptance of a part of the held-out tokens or rows.
 struct PartScore {
   std::string name;     // name of a stretch, such as "1-16", or of a domain
-  Estimate acceptance;  // mean within a request, then over requests, with bounded_mean() over conversations
+  Estimate acceptance;  // mean over requests of the mean within each; interval of bounded_mean() over conversations
   int64_t requests = 0, conversations = 0, tokens = 0;
 };
 // Returns the acceptance in each stretch of an answer. Stretches that no answer reaches are left out.
@@ -125,10 +125,11 @@ struct Judgement {
   // have. Equal to `difference` unless the evaluations are upper bounds (label_teacher.h).
   Estimate certain;
 };
-// Compares two evaluations of the same `rows` by acceptance, or by cross entropy if `by_acceptance` is false. The
-// verdict is kInconclusive with fewer than kMinVerdictConversations. Otherwise it is kImproved if the lower end of the
-// difference's interval is above zero, else kNoSignificantGain. If the evaluations are upper bounds, kImproved needs
-// the interval of `certain` above zero; if only that of `difference` is, the verdict is kInconclusive.
+// Compares two evaluations of the same `rows` by acceptance, or by cross entropy if `by_acceptance` is false. If the
+// rows have fewer than kMinVerdictConversations conversations, the verdict is kInconclusive. Otherwise the verdict is
+// kImproved if the lower end of the interval of `difference` is above zero, else kNoSignificantGain. If the evaluations
+// are upper bounds, kImproved needs the lower end of the interval of `certain` above zero; if only that of `difference`
+// is, the verdict is kInconclusive.
 Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after,
                 bool by_acceptance);
 

@@ -14,7 +14,8 @@ namespace {
 
 constexpr int64_t kEnoughPaired = 30;  // a paired probe with fewer requests decides nothing
 
-// The built-in probe keeps its files in the same folder as the children's outcomes.
+// Returns the path of a file of the built-in probe. The file lies in the folder that has the exit codes of the
+// commands.
 std::string path_of(const ActionContext& context, const char* name) {
   return absolute_path(context.children.folder()) + "/" + name;
 }

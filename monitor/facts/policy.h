@@ -33,7 +33,7 @@ struct Policy {
   // In a canary: the share of conversations on which the candidate is scored, and the share that it serves; both in [0,
   // 1].
   double score = 0.2, serve = 0;
-  double margin = 0.01;  // how much lower the candidate's acceptance may be
+  double margin = 0.01;  // the candidate's acceptance may be lower than the serving draft's by this much
   double bake_hours = 24, canary_days = 7;
   // Options for turning speculation off and on:
   std::string disable, enable;  // the user's shell commands

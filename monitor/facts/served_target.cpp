@@ -18,8 +18,8 @@ constexpr std::array<const char*, 5> kWitnesses = {"copy", "directory", "bytes",
 
 std::string brief(const std::string& target) { return target.substr(0, kShown); }
 
-// The package's target is called stale if a witness of kind `finder` saw that another target is served. Returns whether
-// this ends when a witness of kind `sees_bound` sees the package's target again.
+// A witness of kind `finder` saw a target other than the package's, and the other target is called stale. Returns
+// whether the other target stops being stale when a witness of kind `sees_bound` sees the package's target again.
 bool ends(Witness finder, Witness sees_bound) {
   if (sees_bound == finder) return true;
   // The fingerprint that a server states only samples the weights, so it does not overrule a comparison of all bytes.
@@ -73,8 +73,8 @@ void hear_records(const Claims& claims, const std::vector<const Claims::Server*>
   const auto run = static_cast<size_t>(other - all.rbegin());
   const auto since = static_cast<size_t>(
       std::count_if(all.rbegin(), other, [&](const NamedRecord& r) { return r.time >= memory.stale_since; }));
-  // `foreign` is the newest target that records name other than the bound one. is_foreign() selects the fresh records
-  // of it.
+  // `foreign` is the target, other than the bound one, that the newest records name. is_foreign() selects the fresh
+  // records that name `foreign`.
   const std::string foreign = !same_target(newest, bound) ? newest : other != all.rend() ? other->target : "";
   const auto is_foreign = [&](const NamedRecord& r) { return is_fresh(r) && r.target == foreign; };
   const auto named = static_cast<size_t>(std::count_if(all.begin(), all.end(), is_foreign)),
@@ -103,8 +103,9 @@ void hear_records(const Claims& claims, const std::vector<const Claims::Server*>
     t.bound.push_back(Witness::kServer);
 }
 
-// Counts the replicas of all pages. Returns the servers whose statement counts: all that name a target, but if only few
-// replicas name another target, the servers with these replicas are left out.
+// Counts the replicas of all pages. Returns the servers whose statement about their target counts. These are all
+// servers that name a target; but if only few replicas name another target than the bound one, the servers of these few
+// are left out.
 std::vector<const Claims::Server*> hear_pages(const Claims& claims, const std::string& bound, Testimony& t) {
   t.replicas = claims.unnamed;
   bool endpoint_says_another = false;
@@ -143,8 +144,8 @@ Testimony hear(const Sighting& sighting, const Claims& claims, const ServedMemor
   return t;
 }
 
-// Updates the memory for the package that is in the channel now. It may be another package, and it may be bound to the
-// target that was called stale.
+// Updates the memory for the package that is in the channel now. If the package has changed, the new one may be bound
+// to the target that was called stale.
 void take_package(ServedMemory& m, const std::string& package, const std::string& bound, int64_t now) {
   if (m.package != package) {
     m.former = m.package.empty() || same_target(m.bound, bound) ? "" : m.bound;

@@ -93,7 +93,7 @@ struct ServedVerdict {
   // Why a rolling update seems to be under way, so that the check ends with "try again" (exit 75); "" = none.
   std::string wait;
   std::string target;  // fingerprint of the other target
-  Json evidence;       // the result's "evidence.served"
+  Json evidence;       // for the field "evidence.served" of the check's result
   // Memory for the next check. Store memory.newest only together with the positions in the record files.
   ServedMemory memory;
 };

@@ -22,7 +22,7 @@ constexpr size_t kPoolLooks = 4, kPoolTexts = 4;
 // much, which is within the detector's tolerance.
 constexpr double kSmallestDifference = 0.01;
 constexpr int kCanaryTokens = 64;
-constexpr uint64_t kSeed = 0x746172676574;  // "target"
+constexpr uint64_t kSeed = 0x746172676574;  // "target" in ASCII
 const char* const kPrompts[] = {"a", "I", "1", "{", "#", "T", "é", "中"};
 
 std::vector<std::string> canaries() {

@@ -56,7 +56,7 @@ enum class Event {
   kBetter,
   kWorse,
   kExpired,
-  // Another package is in the package's channel; the operator has acknowledged the alarm.
+  // kNewPackage: another package is in the package's channel. kAcknowledged: the operator has acknowledged the alarm.
   kNewPackage,
   kAcknowledged
 };
@@ -88,7 +88,7 @@ bool is_calm(Stage stage);
 // own.)
 struct Memory {
   Stage stage = Stage::kHealthy;
-  int64_t since = 0;  // unix seconds
+  int64_t since = 0;  // when the loop entered `stage`, in unix seconds
   std::string reason;
   std::string goal;                // fingerprint of the target that the redistillation or the candidate is for
   std::string key;                 // idempotency key of the newest redistillation

@@ -21,8 +21,8 @@ constexpr size_t kMaxSeries = 20000, kMaxText = 8u << 20;
 constexpr size_t kMaxGoneText = 1u << 20;
 constexpr double kMostPerSecond = 1e7;  // tokens or steps per second of one replica; no server makes more
 constexpr int64_t kShortestElapsed = 60, kUnknownElapsed = 86400;
-// A server keeps counting while it writes its counters one after the other. So a counter may exceed another one that
-// should bound it, by this share plus this number.
+// A server keeps counting while it writes its counters one after the other. So on a page, a counter (such as accepted
+// tokens) may exceed its upper bound (drafted tokens) by up to kSlackShare of the bound plus kSlack.
 constexpr double kSlackShare = 0.05, kSlack = 4096;
 
 constexpr const char* kExpectedFormat = ", expected Prometheus text format 0.0.4";

@@ -153,8 +153,8 @@ class Reader {
     for (const Measurement& m : life_.last) take(m.time);
   }
 
-  // Begins a span, which ends where the next span begins. A span of the same kind as the last one continues the last
-  // one.
+  // Begins a span of time, which ends where the next span begins. If the last span has the same text and tone, that
+  // span continues instead.
   void begin_span(std::vector<LifeSpan>& spans, int64_t time, const std::string& what, Tone tone) const {
     if (!spans.empty() && spans.back().what == what && spans.back().tone == tone) return;
     end_span(spans, time);

@@ -34,7 +34,7 @@ struct LifeSpan {
 };
 
 struct LifeCounts {
-  int64_t alarms = 0;  // verdicts that became drift, stale_target or not_worth_it
+  int64_t alarms = 0;  // number of changes of the verdict to drift, stale_target or not_worth_it
   int64_t false_alarms = 0, target_changes = 0;
   int64_t trainings = 0, failed_trainings = 0;
   int64_t canaries = 0, promotions = 0, lost_canaries = 0, rollbacks = 0;

@@ -41,8 +41,8 @@ struct Spread {
 };
 
 // Returns the wander and the standard error of `x`, which is in time order; each is the largest over several bucket
-// lengths. The wander is the standard deviation of the slow variation of the mean. Its square has a relative error of
-// √(2/N), with N = wander² / se² independent swings, so the one-sided 95 % upper bound is returned.
+// lengths. The wander is the standard deviation of the slow variation of the mean. The estimate of wander² has a
+// relative error of √(2/N), with N = wander² / standard_error². So the one-sided 95 % upper bound is returned.
 Spread spread_of(const std::vector<double>& x, size_t min_buckets) {
   double component = 0, of_mean = variance(x) / static_cast<double>(std::max<size_t>(x.size(), 1));
   for (size_t bucket = kBucket; x.size() / bucket >= min_buckets; bucket *= 2) {
@@ -219,7 +219,7 @@ class BaselineEstimator {
   EstimatedBaseline result_;
   Baseline& baseline_ = result_.baseline;
   std::map<std::string, Positions> strata_;
-  int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = 0;  // times of the requests
+  int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = 0;  // unix times of first and last request
   std::vector<std::string> names_;                                  // names of the strata
   std::map<std::string, size_t> index_;                             // name → its index in names_ and in the sums
   std::vector<double> sums_, shifts_, weights_;

@@ -31,14 +31,14 @@ struct StratumBaseline {
   // reached; 0 = unknown.
   double sd = 0;
   double wander = 0;  // standard deviation of the slow, benign variation of the mean
-  int64_t n = 0;      // number of requests behind these figures
+  int64_t n = 0;      // number of requests from which these figures were computed
 };
 
 struct Baseline {
   static constexpr int kVersion = 1;  // file schema "specdec.baseline/1"
   static constexpr size_t kMaxStrata = 30;
   using Stratum = std::pair<const std::string, StratumBaseline>;  // a stratum with its name
-  std::map<std::string, StratumBaseline> strata;                  // "" has all requests of no other stratum; see find()
+  std::map<std::string, StratumBaseline> strata;                  // "" has the requests of no other stratum; see find()
   std::set<std::string> folded;                                   // names of small strata that were merged into ""
   // True if the baseline comes from a report: then stratum "" also covers requests of unknown domains, if they have the
   // gate's temperature and no grammar.
@@ -78,9 +78,10 @@ struct EstimatedBaseline {
 };
 // Estimates a baseline from requests. for_each(take) must pass every record to `take`, in any order. It is called once,
 // and a second time if there is enough data.
-// * overlap: b_{s,i} = Σ overlap_i / Σ reached_i. One constant is then added to all b_{s,i} of a stratum, so that the
-// mean of (b_t − x_t) / (1 − b_t + .01) over its requests is 0. Without this constant the estimate is biased, because
-// the requests that reach late positions are those with more luck.
+// * overlap: for stratum s and position i, b_{s,i} = Σ overlap_i / Σ reached_i over the stratum's requests. One
+// constant is then added to all b_{s,i} of a stratum, so that the mean of (b_t − x_t) / (1 − b_t + .01) over its
+// requests t is 0. Without this constant the estimate is biased, because the requests that reach late positions are
+// those with more luck.
 // * wander: the square root of the variance component between buckets of the residuals in time order (one-way ANOVA).
 // It is the largest over the bucket lengths 20, 40, 80, … that leave min_buckets buckets, raised to its one-sided 95 %
 // upper bound. All strata share it, except that a stratum with a larger wander uses its own.

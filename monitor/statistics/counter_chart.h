@@ -3,10 +3,10 @@
 // be slow here: its bets are capped, and bucket means vary little.) How the mean of a bucket is computed depends on
 // what the engine counts:
 // * overlap and reached by position (specdec): Σ overlap / Σ reached, compared with the gate's overlap.
-// * accepted by position (vLLM, llama.cpp): Σ accepted_i / Σ reached_i, compared with the gate's c_i, where reached_i =
-// accepted_{i−1} and reached_0 = drafts. This formula is valid while K is fixed. If drafted tokens are also counted by
-// position (TensorRT-LLM), reached_i is multiplied by min(1, drafted_i / drafted_{i−1}), which is valid if K does not
-// depend on acceptance.
+// * accepted by position (vLLM, llama.cpp): Σ accepted_i / Σ reached_i, compared with the gate's conditional acceptance
+// at each position i. Here reached_i = accepted_{i−1} and reached_0 = drafts, which is valid while K is fixed. If
+// drafted tokens are also counted by position (TensorRT-LLM), reached_i is multiplied by min(1, drafted_i /
+// drafted_{i−1}), which is valid if K does not depend on acceptance.
 // * counters without positions: tokens per verify call − 1 (SGLang) or accepted / drafted, compared with the chart's
 // own first kPhaseOne buckets. Such a chart does not notice a draft that is bad from the start, and a change of K looks
 // like a drop or a rise.
@@ -37,8 +37,9 @@ class CounterChart {
   static constexpr int64_t kPhaseOne = 10;  // buckets from which the spread is estimated before the chart may alarm
   // Least number of tested positions for judging a bucket. A smaller bucket also takes the counts of the next scrape.
   static constexpr double kMinTested = 50;
-  // k of the CUSUM, in standard deviations. The CUSUM's limit h is computed from k and the wanted mean number of
-  // buckets between false alarms (Siegmund).
+  // The CUSUM subtracts this number (its k, in standard deviations) from the residual of every bucket, so that only
+  // larger falls of acceptance add up. Its alarm limit h follows from k and the wanted mean number of buckets between
+  // false alarms (Siegmund).
   static constexpr double kReference = 0.5;
 
   explicit CounterChart(const RolloutFigures& baseline, double buckets_between_false_alarms = 1e5);
@@ -73,8 +74,8 @@ class CounterChart {
   std::vector<double> overlap_, conditional_;
   double tolerance_, limit_;
   int64_t n_ = 0;
-  double mean_ = 0, m2_ = 0, cusum_ = 0;        // mean and sum of squares of the residuals b − x; the CUSUM
-  double tested_ = 0, sum_ = 0, expected_ = 0;  // sums over the judged buckets
+  double mean_ = 0, m2_ = 0, cusum_ = 0;        // mean and sum of squared deviations of the residuals; the CUSUM
+  double tested_ = 0, sum_ = 0, expected_ = 0;  // the fields of Bucket, summed over the judged buckets
   double waiting_ = 0;                          // positions tested in a bucket that is still too small
   double counted_ = 0;                          // counted() of the bucket that is still too small
   Look look_ = Look::kIdle;

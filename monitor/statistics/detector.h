@@ -17,8 +17,8 @@
 
 namespace specdec::monitor {
 
-// The evidence of one request, over the positions that the baseline covers. Its bound b is Σ_i reached_i·b_i / Σ
-// reached_i − tolerance, with the baseline's b_i.
+// The evidence of one request, over the positions that the baseline covers. The request's bound b is Σ_i reached_i·b_i
+// / Σ_i reached_i − tolerance, where b_i is the baseline's expected overlap at position i.
 struct RequestEvidence {
   double x = 0;         // Σ overlap / Σ reached, in [0, 1]
   double b = 0;         // the detector bets that the mean of x is below b; in [0, 1)
@@ -37,16 +37,17 @@ struct Sums {
   double x = 0, expected = 0, mean = 0;
 };
 
-// For each bet φ_j of {.25, .5, .9}: M_j ← (M_j + 1)·(1 + λ_j (b − x)), with λ_j = φ_j / (1 − b). M_j is capped at
-// kMost.
+// The Shiryaev–Roberts e-detector of one stream of requests. It has one statistic M_j for each bet size φ_j of {.25,
+// .5, .9}. Each request, with x and b of RequestEvidence, updates M_j ← (M_j + 1)·(1 + λ_j (b − x)), where λ_j = φ_j /
+// (1 − b). M_j is capped at kMost.
 struct ShiryaevRoberts {
   static constexpr double kMost = 1e300;
-  // Finds the change point of one bet. With L_t = 1 + λ_j (b_t − x_t), M_j is the sum over starts k of Π_{t ≥ k} L_t.
-  // The start with the largest product is the estimate of the change point: it lies where the running sum Σ log L was
-  // lowest.
+  // Finds the change point of one bet. With L_t = 1 + λ_j (b_t − x_t) for request t, M_j is the sum over starts k of
+  // Π_{t ≥ k} L_t. The start with the largest product is the estimate of the change point: there the running sum Σ log
+  // L was lowest.
   struct Start {
     double log_sum = 0, lowest = 0;  // the running sum Σ log L, and its minimum so far
-    Sums before;                     // the value of `total` at the lowest point
+    Sums before;                     // ShiryaevRoberts::total when the running sum was lowest
     int64_t time = 0;                // unix time of the last request before the change point
   };
   std::array<double, 3> m{};
@@ -60,8 +61,8 @@ struct ShiryaevRoberts {
   Sums since_change() const;
 };
 
-// The moment of the strongest evidence so far. Evidence that once reached A is an alarm, which later evidence does not
-// revoke, so the peak is kept.
+// The moment of the strongest evidence so far. Evidence that once reached the alarm level is an alarm, which later
+// evidence does not revoke, so the peak is kept.
 struct Peak {
   double log_evidence = -1e300;
   int64_t requests = 0, time = 0;
@@ -70,9 +71,9 @@ struct Peak {
   int64_t change_time = 0, change_requests = 0;
 };
 
-// The early warning: a CUSUM with z = (expected − x) / sd and k = δ / 2 sd, with sd of the request's stratum. One chart
-// covers all strata whose baseline has at least kPhaseOne requests. If 1.5·wander exceeds .01, the excess is subtracted
-// from the expected value. `limit` is 0 if no stratum has enough requests.
+// The early warning: a CUSUM (cusum.h) with z = (expected − x) / sd and k = δ / (2·sd), with sd of the request's
+// stratum. One chart covers all strata whose baseline has at least kPhaseOne requests. If 1.5·wander exceeds .01, the
+// excess is subtracted from the expected value. `limit` is 0 if no stratum has enough requests.
 struct Amber {
   static constexpr double kDrop = 0.03;  // δ, the smallest drop of acceptance that is worth acting on
   static constexpr int64_t kPhaseOne = 2000;
@@ -114,7 +115,7 @@ class Detector {
   bool add(const Baseline::Stratum& stratum, const AcceptanceCounts& counts, int64_t time);
 
   double log_evidence() const;                // current log of Σ weight · M over the streams
-  const Peak& peak() const { return peak_; }  // there is an alarm if log_evidence ≥ log A
+  const Peak& peak() const { return peak_; }  // an alarm if its log_evidence ≥ log of the alarm level
   // The stratum that contributes most to the current evidence; "" = the pooled stream.
   std::string guilty_stratum() const;
   const ShiryaevRoberts& pooled() const { return pooled_; }

@@ -14,15 +14,16 @@
 
 namespace specdec::monitor {
 
-// Fewer requests (and too few scrapes) make the verdict inconclusive, unless there is already an alarm or a warning.
+// The verdict is inconclusive if fewer than this many requests were judged and the counters had too few scrapes, unless
+// there is already an alarm or a warning.
 inline constexpr int64_t kEnoughRequests = 50;
 
-// Sums over `n` requests, or over `n` tested tokens if only counters are known.
+// Sums over `n` requests or, if only counters are known, over `n` tested tokens.
 struct MeasuredSums {
   int64_t n = 0;
-  double acceptance = 0;  // Σ acceptance
-  double expected = 0;    // Σ expected acceptance; 0 for counters that are compared with their own first scrapes
-  double tolerance = 0;   // Σ tolerance, the fall of acceptance that does not count as drift
+  double acceptance = 0;  // sum of the acceptances
+  double expected = 0;    // sum of the expected acceptances; 0 if counters are compared with their own first scrapes
+  double tolerance = 0;   // sum over requests of the drop of acceptance that does not count as drift; 0 for counters
 };
 struct MeasuredDomain {
   MeasuredSums sums;

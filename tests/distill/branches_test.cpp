@@ -61,7 +61,7 @@ struct OwnRow {
   int64_t depth = 0;
   at::Tensor ids() const { return at::tensor(tokens, at::kLong).unsqueeze(0); }
 };
-// Returns the branch positions that are in the loss, each as a separate row, in the order of Branches::rows.
+// Returns one OwnRow for each branch position that is in the loss, in the order of Branches::rows.
 std::vector<OwnRow> own_rows(const Batch& batch, const Branches& branches, int64_t length) {
   const int64_t all = branches.tokens.size(1), width = all / (length - 1);
   const auto tokens = branches.tokens.accessor<int64_t, 2>(), places = branches.positions.accessor<int64_t, 2>();

@@ -34,8 +34,8 @@ model::Decoder whole_target(bool tied = false) {
   return whole;
 }
 
-// Calls f on each of `ranks` ranks. Its arguments are all ranks, and `whole` divided among this rank's team of `size`
-// ranks.
+// Runs `ranks` ranks in teams of `size`, each with `whole` divided among its ranks. Calls f on every rank with two
+// arguments: the group of all ranks, and the target of this rank's team.
 void in_teams(int ranks, int size, const model::Decoder& whole,
               const std::function<void(const Ranks&, DividedTarget&)>& f) {
   const auto errors = as_ranks(ranks, [&](const Ranks& all) {

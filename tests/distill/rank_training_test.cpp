@@ -29,7 +29,7 @@ struct Training {
   std::vector<TokenRow> train = toy_rows(120, 5, 6, 40), selection = toy_rows(10, 6);
   TrainerOptions options;
   SystemClock clock;
-  int team = 1;  // ranks among which the target is divided
+  int team = 1;  // number of ranks among which the target is divided; 1 = not divided
   int64_t cache = 1 << 20;
 
   explicit Training(int64_t steps) {

@@ -237,7 +237,7 @@ TEST(Exposition, ASeriesTwiceIsSetAside) {
       << "one counter under two names";
 }
 
-// A pod under a new name is a new replica without earlier counts. That the old name is gone is not a restart.
+// A pod under a new name is a new replica without earlier counts. The disappearance of the old name is not a restart.
 TEST(Difference, ARenamedPodBeginsAnew) {
   const auto page = [](const std::string& pod, double drafts) {
     return parse_exposition("vllm:spec_decode_num_drafts_total{pod=\"" + pod + "\"} " + std::to_string(drafts) + "\n",

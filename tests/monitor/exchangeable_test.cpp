@@ -28,10 +28,10 @@ TEST(Exchangeable, OneFineTuningStepIsSeenInOneLook) {
 }
 
 // A look is one day's calls, and it is compared with a pool of calls of earlier looks. While the model does not change,
-// the mean of the e-values is at most 1, and alarms are as rare as stated.
+// the mean of the e-values is at most 1, and alarms are at most as frequent as stated.
 TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   constexpr int kPermutations = 199, kChains = 10, kLooks = 100;
-  const double level = std::log(100.0);  // a single look reaches it with an e-value of at least ½ · 200
+  const double level = std::log(100.0);  // a single look with the smallest p has e ≥ ½ · 200 and reaches it
   double sum = 0, squares = 0;
   int alarms = 0, small = 0;
   for (int chain = 0; chain < kChains; ++chain) {
@@ -61,8 +61,8 @@ TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   EXPECT_NEAR(small / kAll, 0.1, 3 * std::sqrt(0.09 / kAll)) << "p-values are uniform";
 }
 
-// Tests the alternative: if all looks were compared with one fixed first look, its chance deviation would make all
-// p-values depend on each other. That is why a new pool is drawn for each look.
+// Tests the alternative: if all looks were compared with one fixed first look, the chance deviation of the first look
+// would make all p-values depend on each other. That is why a new pool is drawn for each look.
 TEST(Exchangeable, AFrozenReferenceWouldShareItsChanceDeviation) {
   constexpr int kPermutations = 199, kChains = 30, kLooks = 8;
   double together = 0, apart = 0;
@@ -103,7 +103,7 @@ TEST(Exchangeable, AChangeIsNoRollingUpdate) {
     ToyModel before(trial);
     const LogprobCalls reference = before.look(kCalls);
     EXPECT_FALSE(compare(reference, before.look(kCalls), 50, stream).two_modes) << trial;
-    for (const double step : {0.01, 0.02, 0.05, 0.5}) {  // the noise hides a small step: one group of calls
+    for (const double step : {0.01, 0.02, 0.05, 0.5}) {  // `step`: standard deviation of the change of the logits
       ToyModel after(trial, step);
       LogprobCalls newest = after.look(kCalls);
       EXPECT_FALSE(compare(reference, newest, 50, stream).two_modes) << trial << ", step " << step;
@@ -161,7 +161,7 @@ TEST(Exchangeable, GreedyTexts) {
 }
 
 TEST(Exchangeable, Evidence) {
-  double integral = 0;  // of f, over the p-values that 200 permutations can give
+  double integral = 0;  // integral of e_value() over the p-values of 200 permutations
   for (int i = 1; i <= 201; ++i) integral += e_value(i / 201.0, 200) / 201;
   EXPECT_LE(integral, 1);
   EXPECT_GT(integral, 0.9);

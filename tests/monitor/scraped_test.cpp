@@ -211,7 +211,7 @@ TEST_F(Scraped, AbsurdCountersNeitherDecideNorDisable) {
   EXPECT_EQ(scrape(1000, noisy(0.70)).exit_code, 0);
   for (int i = 0; i < 3; ++i) r = scrape(1000, noisy(0.70));
   EXPECT_EQ(r.verdict, Verdict::kHealthy) << r.reason;
-  sum += 100000;  // overlap without any steps
+  sum += 100000;  // the sum of overlaps rises without any step
   server.page(page(""));
   r = look();
   EXPECT_NE(r.reason.find("set aside"), std::string::npos) << r.reason;

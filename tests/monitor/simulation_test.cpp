@@ -324,8 +324,8 @@ TEST(Simulation, OneStratumsDropIsFoundAndNamed) {
   EXPECT_GE(named, runs * 95 / 100);
 }
 
-// Compares the early warning (Amber) with the alarm at the same stated time to a false one. After a drop, the warning
-// comes sooner; false warnings are about as rare as false alarms.
+// Tests the early warning (Amber). With one false warning per 100,000 requests, the warning comes on average within 100
+// requests after acceptance drops from .70 to .65. False warnings are at most twice as frequent as stated.
 TEST(Simulation, TheAmberLightIsSoonerAndAsRare) {
   const BetaRates before(0.70, 0.10), after(0.65, 0.10);
   Baseline baseline = flat(0.70);
@@ -348,8 +348,8 @@ TEST(Simulation, TheAmberLightIsSoonerAndAsRare) {
   EXPECT_LE(
       mean_of(200, [&](int run) { return to_amber(1e5, 340000 + static_cast<uint64_t>(run), 200, 20000) - 200; }).value,
       100);
-  // With skewed residuals, false warnings come sooner than Siegmund's formula predicts (earlier research: 76 to 99 % of
-  // that time). Here they must take at least half of the predicted time.
+  // With skewed residuals, false warnings come sooner than Siegmund's formula predicts: in earlier research after 76 to
+  // 99 % of the predicted time. Here the mean time must be at least half of the predicted time.
   EXPECT_GE(
       mean_of(60, [&](int run) { return to_amber(1e4, 350000 + static_cast<uint64_t>(run), 1 << 30, 200000); }).value,
       5e3);
