@@ -51,8 +51,8 @@ struct BenchResult {
   Json inputs;
   int64_t prompts = 0, answer_tokens = 0, rounds = 0;
   std::vector<BenchRow> rows;
-  // How much CPU time other processes used while the runs were timed. The figures are those of the batch size at which
-  // other processes used most. Only `busy` is about the smallest batch size, because the verdict depends on that size.
+  // CPU use of other processes while the runs were timed, at the batch size at which they took the largest share. Only
+  // `busy` is about the smallest batch size, on which the verdict depends.
   MachineUse machine;
   std::vector<size_t> ranking;  // indices of rows: each draft's best at the smallest batch size, fastest first
   std::vector<std::string> notes;

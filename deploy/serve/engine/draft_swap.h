@@ -3,8 +3,8 @@
 //   loading → canary → promoted | dropped, or loading → refused.
 // A sequence keeps its draft to its end. A model is freed when the last sequence that uses it ends. To compare the
 // drafts, the candidate (as "shadow") also scores sequences of the serving draft, at the positions that the serving
-// draft reached. The target's p is known there, and the text does not depend on the candidate, so the overlaps of both
-// drafts can be compared in pairs.
+// draft reached. The target's distribution is known there, and the text does not depend on the candidate, so the
+// overlaps of both drafts can be compared in pairs.
 #pragma once
 
 #include <atomic>

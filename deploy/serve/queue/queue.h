@@ -52,10 +52,12 @@ struct ChoiceEvent {
   size_t choice = 0;
   std::string text;                // to append to the answer
   std::vector<int32_t> token_ids;  // new tokens, to append to the answer
-  // Log-probabilities of token_ids, if requested. With echo, the prompt's log-probabilities come first. The first of
-  // them is NaN, because no token precedes the prompt's first token.
+  // Log-probabilities of token_ids, if requested. With echo, the prompt's log-probabilities come first. That of the
+  // prompt's first token is NaN, because no token precedes it.
   std::vector<decode::PositionLogprobs> logprobs;
-  std::vector<TokenText> texts;  // for each of token_ids, before a stop string is cut off; only with log-probabilities
+  // For each of token_ids, the length of its text, including text that belongs to a stop string and is not shown. Empty
+  // if log-probabilities are not requested.
+  std::vector<TokenText> texts;
   // true: the text is the echoed prompt. It does not count as unfetched text, because the size of the request bounds
   // it.
   bool echo = false;
@@ -94,7 +96,9 @@ struct GenerationRequest {
   std::vector<std::vector<int32_t>> prompts;
   int64_t n = 1;
   bool echo = false;  // the answers begin with the prompt
-  uint64_t seed = 0;  // answer 0's seed; choice_seed() derives the others. A client's seed applies to every prompt
+  // Answer c gets choice_seed(seed, c). If the client gave the seed, answer c gets choice_seed(seed, c % n), so that
+  // every prompt gets the same seeds.
+  uint64_t seed = 0;
   std::vector<std::string> stop;
   std::vector<int32_t> stop_tokens;  // the part of options.eos_ids that the request added to the model's own
   int64_t min_tokens = 0;            // a stop string that completes within this many tokens does not end the answer
