@@ -26,7 +26,7 @@ namespace specdec::deploy {
 namespace {
 
 constexpr int kRounds = 2, kQualityBatch = 4;
-constexpr double kCostSeconds = 5;  // time spent on measuring costs, for each draft and batch size
+constexpr double kCostSeconds = 5;  // time limit of measuring the costs of one draft at one batch size
 constexpr int64_t kWarmTokens = 16, kSampledContexts = 4, kSampledContextTokens = 16, kSampledRuns = 800;
 
 void require(bool ok, const std::string& text) {

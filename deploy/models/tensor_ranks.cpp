@@ -46,8 +46,8 @@ class RankDescriptor {
 namespace {
 
 constexpr const char* kNext = "start the server again";
-// A message from rank 0 is a list of numbers. The first number is one of these orders. Otherwise the message describes
-// a call that rank 0 made on its runner, and the receiving rank repeats the call (decode::repeat_call()).
+// A message from rank 0 is a list of numbers. It begins with one of these orders, or it describes a call that rank 0
+// made on its runner and that the receiving rank repeats (decode::repeat_call()).
 enum Order : int64_t { kMake = -1, kEnd = -2 };
 constexpr int64_t kMaxNumbers = int64_t{1} << 27;  // limit of numbers in one message: 1 GiB
 

@@ -29,8 +29,9 @@ struct ServeOptions {
   std::string tool_call_parser = "auto";  // a ToolFormat; auto: detected from the chat template
   bool split_reasoning = true;            // thoughts are returned in reasoning_content
   int64_t max_batch = 8, queue_limit = 256, max_context = 0;
-  int64_t cache_mib = 0;     // MiB for the KV caches of target and draft; 0 = as max_batch and max_context need
-  int64_t tenant_queue = 0;  // queue places of one API key; 0: half of queue_limit with several keys, else all
+  int64_t cache_mib = 0;  // MiB for the KV caches of target and draft; 0 = as max_batch and max_context need
+  int64_t tenant_queue =
+      0;  // queue places of one tenant; 0: half of queue_limit if there are several tenants, else all
   double drain_seconds = 30;
   bool allow_stale = false;
   int tensor_parallel = 1;  // number of processes that each hold a shard of the target

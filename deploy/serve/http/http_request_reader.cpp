@@ -124,7 +124,7 @@ std::string_view RequestReader::there() const {
 }
 
 bool RequestReader::waits() {
-  // Some clients send an empty line after a body, so one is skipped before a request (RFC 9112 2.2).
+  // Some clients send an empty line after a body, so one empty line is skipped before a request (RFC 9112 2.2).
   if (!skipped_ && there().starts_with("\r\n")) {
     skipped_ = true;
     buffer_.consume(2);

@@ -103,7 +103,7 @@ struct GenerationRequest {
   std::vector<int32_t> stop_tokens;  // the part of options.eos_ids that the request added to the model's own
   int64_t min_tokens = 0;            // a stop string that completes within this many tokens does not end the answer
   bool include_stop = false;         // the stop string or stop token that ends the answer is shown
-  std::string tenant;                // name of the API key; the queue takes turns between tenants
+  std::string tenant;                // tenant to which the API key belongs; tenants take turns in the queue
   std::string domain, conversation;
   // Identifies the conversation among all tenants; "" = conversation_id() is used.
   std::string conversation_key;
@@ -196,7 +196,7 @@ class RequestQueue {
   mutable std::mutex mutex_;
   size_t tenant_limit_;
   std::condition_variable ready_;
-  std::map<std::string, Tenant> tenants_;  // one entry per API key; entries are never removed
+  std::map<std::string, Tenant> tenants_;  // by name; entries are never removed
   const Tenant* last_ = nullptr;           // the tenant whose answer was taken last
   size_t size_ = 0;
   // finished_at_: when the last request finished; -1 if no other request was waiting then. interval_: moving mean of

@@ -11,7 +11,7 @@ namespace specdec::deploy {
 
 // Limits on computing the masks of grammars (mask_workers.h).
 struct MaskLimits {
-  size_t threads = 2;  // one tenant may use at most one of them
+  size_t threads = 2;  // threads that compute masks; one tenant may use at most one
   // An answer's masks may take `seconds` of CPU time in all, plus `seconds_per_mask` for each mask; beyond that the
   // answer ends with 400 grammar_too_costly. A mask of an ordinary schema takes a tenth of a millisecond.
   double seconds = 1, seconds_per_mask = 0.001;

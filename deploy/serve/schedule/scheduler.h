@@ -46,7 +46,7 @@ struct SchedulerOptions {
   double reject_share = 0;             // fraction of the conversations whose rejected draft tokens are recorded
 };
 
-// The objects that a scheduler works with. They must outlive it.
+// The objects that a scheduler uses. They must outlive the scheduler.
 struct SchedulerParts {
   StepRunner& runner;
   RequestQueue& queue;
