@@ -58,7 +58,7 @@ class StepperRunner final : public StepRunner {
 
   StepperRunnerOptions options_;
   const Clock& clock_;
-  double target_seconds_ = 0, draft_seconds_ = 0;  // total time of all passes
+  double target_seconds_ = 0, draft_seconds_ = 0;  // total time of the target's and of the drafts' passes
   TimedModel target_;
   decode::CostModel costs_;  // costs of the target; each draft has its own costs
   DraftSwap drafts_;

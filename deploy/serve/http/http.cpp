@@ -56,9 +56,8 @@ struct HttpServer::Impl {
   std::vector<std::filesystem::path> socket_files;
   std::vector<std::thread> threads;
   std::mutex mutex;
-  std::optional<std::chrono::steady_clock::time_point>
-      warned;            // time of the last warning about accept(); guarded by `mutex`
-  bool stopped = false;  // true: newly accepted connections are closed at once
+  std::optional<std::chrono::steady_clock::time_point> warned;  // when warn_of_accept() last logged; guarded by `mutex`
+  bool stopped = false;                                         // true: newly accepted connections are closed at once
 };
 
 // Returns the address by which connections of one client are counted. For IPv6 this is the first 64 bits, because one

@@ -11,8 +11,8 @@ namespace specdec::deploy {
 struct ApiError {
   int status = 400;
   std::string type = "invalid_request_error";
-  std::string code;   // "" = null
-  std::string param;  // "" = null
+  std::string code;   // "" = null in the JSON
+  std::string param;  // "" = null in the JSON
   std::string message;
   int retry_after_seconds = 0;  // 0 = no Retry-After header
 };
