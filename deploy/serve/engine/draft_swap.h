@@ -69,8 +69,8 @@ class DraftSwap final : public DraftControl {
     std::shared_ptr<Held> draft, shadow;  // shadow: only scores the text; null: none
   };
 
-  // `costs` are the measured costs of the target, which all drafts share. `timer` sums the passes of all drafts. Only
-  // the engine thread uses `costs` and `timer`. `serving.model` may be null.
+  // `costs` are the measured costs of the target, which all drafts share. `timer` sums the durations of the passes of
+  // all drafts. Only the engine thread uses `costs` and `timer`. `serving.model` may be null.
   DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap, const decode::CostModel& costs,
             const PassTimer& timer);
   ~DraftSwap() override;  // waits for a running load

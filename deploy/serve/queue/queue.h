@@ -169,7 +169,7 @@ class RequestQueue {
   // Skips cancelled requests and the tenants in `besides`.
   Next try_pop(const std::set<std::string>& besides = {});
   bool waits_besides(const std::set<std::string>& tenants) const;  // whether a request of another tenant is waiting
-  // Returns whether some answers of this request were taken and others still wait.
+  // Returns whether answers of this request still wait. At least one of its answers must have been taken before.
   bool more_of(const GenerationRequest& request) const;
   void read(const std::string& tenant, int64_t prompt_tokens);
   void generated(const std::string& tenant, int64_t tokens);
