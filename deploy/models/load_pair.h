@@ -67,7 +67,7 @@ struct LoadedPair {
   model::DecoderConfig config;                      // the whole target's; eos_ids include the tokenizer's eos_token
   decode::DraftPtr draft;                           // null: the pair has no draft
   std::unique_ptr<text::Tokenizer> tokenizer;       // the target's
-  std::optional<text::ChatTemplate> chat_template;  // the target's, if it has one and it was requested
+  std::optional<text::ChatTemplate> chat_template;  // the target's; none if it has none or PairOptions::chat is false
   BindingState binding = BindingState::kUnbound;    // kBound if there is no draft
   std::string warning;                              // one line if the draft is unbound or stale, else ""
   model::MemoryPlan plan;

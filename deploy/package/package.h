@@ -35,7 +35,7 @@ struct PackageOptions {
 // normally; no exception is thrown.
 struct PackageOutcome {
   int exit_code = 0;
-  std::string reason;              // one line if exit_code is not 0
+  std::string reason;              // why exit_code is not 0, as one line; "" if exit_code is 0
   std::optional<Verdict> verdict;  // verdict of the report that prevents the packaging
   std::string digest;              // digest of the package; "" if none was made
   std::filesystem::path path;

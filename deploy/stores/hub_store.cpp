@@ -155,7 +155,7 @@ class HubPackage : public PackageSource, public PackageSink {
     return tag_ == Tag::kNone;
   }
 
-  // Makes the commit findable: creates the tag with the digest, and the branch if the channel is new.
+  // Publishes the commit: creates the tag with the digest, and the branch if the channel is new.
   ChannelChange settle() {
     if (tag_ == Tag::kOther) repository_.remove_tag(tag_name());
     if (tag_ != Tag::kWhole && !repository_.create_tag(tag_name(), commit_) &&

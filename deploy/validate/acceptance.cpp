@@ -120,7 +120,7 @@ class Scorer {
 
   void pass(int64_t at, int64_t chunk) {
     std::vector<model::SequencePart> parts;
-    std::vector<size_t> texts;  // [part of this pass] → index of its row in jobs_
+    std::vector<size_t> texts;  // [i] = index in jobs_ of the row that parts[i] belongs to
     std::vector<Position> measured;
     int64_t logits = 0;
     for (size_t i = 0; i < jobs_.size(); ++i) {

@@ -172,7 +172,7 @@ class ContextTest {
   std::vector<int32_t> context_;
   SampledOptions options_;
   bool follows_;  // the draft is an EAGLE-3 head, which reads hidden states of the target
-  bool has_q_;    // a head has no q after a context of one token; the test then works without q
+  bool has_q_;    // false: a head has no distribution q after a one-token context, so the test uses p only
   AnswerScorer p_, q_;
   PhiloxStream uniforms_;
   Tally tally_;

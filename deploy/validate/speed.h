@@ -34,7 +34,7 @@ struct CostOptions {
   SamplingOptions sampling;
   VerifyRule verify = VerifyRule::kToken;
   uint64_t seed = 0;
-  int repetitions = 15;           // runs of each K, interleaved; the median is taken
+  int repetitions = 15;           // timed steps of each K, interleaved; their median is taken
   double seconds_per_batch = 20;  // time limit; at least three repetitions are made, even beyond it
 };
 // Measures the costs. `prompts` are used in turn, and cut so that the tokens of one repetition (one step for each K
@@ -85,7 +85,7 @@ struct SpeedupOptions {
   SpeculationOptions speculation;
   SamplingOptions sampling;
   int64_t tokens = 64;  // length of every answer; EOS is ignored
-  int rounds = 3;       // per prompt, each with its own seed
+  int rounds = 3;       // runs of each prompt, each with its own seed
   uint64_t seed = 0;
   int threads = 0;  // CPU threads of this process; 0: one per CPU
 };

@@ -29,12 +29,12 @@ struct PairsOptions {
   int threads = 0;              // CPU threads of this process; 0: one per CPU
   int repeats = 1;              // each run is made this often, and the fastest is taken
   double most_taken = 0.10;     // largest share of CPU that others may take in an undisturbed window
-  double window_seconds = 0.5;  // length of a window: a reading of the meter has ticks of 10 ms
+  double window_seconds = 0.5;  // least length of a window; must be long compared with the meter's ticks of 10 ms
   // Largest |log| ratio between a run's step cost (a speculative step in units of plain steps) and the median; 0: no
   // limit.
   double tolerance = 0;
   int retries = 2;               // repetitions of a run whose step cost exceeds the tolerance
-  double patience_seconds = 10;  // disturbed runs are repeated for at least this long
+  double patience_seconds = 10;  // disturbed runs are repeated for at least this many seconds from the start
 };
 
 struct TimedPairs {
@@ -44,8 +44,10 @@ struct TimedPairs {
 };
 
 // Calls pair(0) … pair(count − 1); pair(i) must always do the same work.
-// - Disturbed runs are repeated after all others, until patience_seconds are over and `count` runs were disturbed in
-//   all. The machine is `busy` if then fewer than half of the runs are undisturbed, or fewer than min(4, count).
+// - Disturbed runs are repeated after all others. Repeating stops when patience_seconds have passed and at least
+// `count`
+//   disturbed runs, repetitions included, were timed. The machine is `busy` if then fewer than half of the runs are
+//   undisturbed, or fewer than min(4, count).
 // - A run whose step cost exceeds the tolerance is repeated up to `retries` times, and the fastest repetition is
 //   taken.
 // Whether a run is repeated depends on the meter and on how far its step cost is from the median, in either direction.

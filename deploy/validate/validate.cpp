@@ -238,7 +238,7 @@ class Run {
     return o;
   }
 
-  // Generates roll-outs until the first `count` rows have them.
+  // Generates the missing roll-outs of the first `count` rows.
   void roll_out_to(size_t count) {
     if (count <= rollouts_.size()) return;
     const std::span<const TokenRow> rows = std::span(rows_).subspan(rollouts_.size(), count - rollouts_.size());

@@ -93,8 +93,8 @@ std::shared_ptr<GenerationRequest> asked(const std::string& tenant, const std::v
   return r;
 }
 
-// Sends many answers of the tenant "flood", in one request or in many. Returns the number of turns until the only
-// request of "other", sent after the first turn, is answered.
+// Tenant "flood" asks for many answers, in one request or in many. After the scheduler's first turn, tenant "other"
+// sends one request. Returns after how many further turns the request of "other" is answered.
 int turns_of_the_other(bool one_request) {
   FairnessBench b(4);
   std::vector<std::string> prompts;

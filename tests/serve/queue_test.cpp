@@ -102,7 +102,7 @@ TEST(RequestQueue, TheLeastServedIsNextAndFirstComeFirstServedWithin) {
   EXPECT_EQ(take(queue), flood[1]);
   queue.generated("a", 1);
   EXPECT_EQ(next(queue), "b") << "20 tokens and one generated against 10";
-  queue.generated("b", 4);  // 28 for b against 22 for a: a generated token counts 2
+  queue.generated("b", 4);  // b is now charged 20 + 4 · 2 = 28, a 20 + 1 · 2 = 22
   EXPECT_EQ(take(queue), flood[2]);
   EXPECT_EQ(next(queue), "b") << "28 against 32";
   EXPECT_EQ(take(queue), flood[3]);

@@ -246,7 +246,7 @@ TEST(AcceptanceGate, IsSureAsSoonAsEveryFloorIsDecided) {
   for (size_t i = 1; i < r.sequence.size(); ++i)
     EXPECT_LE(r.sequence[i].high - r.sequence[i].low, r.sequence[i - 1].high - r.sequence[i - 1].low + 1e-12);
 
-  AcceptanceGate failing(rules);  // a single floor that is surely missed decides
+  AcceptanceGate failing(rules);  // the gate decides as soon as one floor is surely missed
   const std::vector<ScoredRequest> bad = {{"code", 0.3}, {"chat", 0.95}, {"chat", 0.95}};
   for (n = 0; !failing.sure() && n < 100; ++n) failing.observe(bad);
   EXPECT_LT(n, 40);

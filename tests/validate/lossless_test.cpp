@@ -24,7 +24,7 @@ TEST(NearTie, RuleOfTheContract) {
   EXPECT_EQ(unit_roundoff("fp16"), std::ldexp(1.0, -11));
   EXPECT_EQ(unit_roundoff("int8"), u);
   EXPECT_THROW(unit_roundoff("int4"), std::exception);
-  const float one_ulp = std::nextafter(8.f, 9.f) - 8.f;  // the spacing of floats at 8, which is 16 u
+  const float one_ulp = std::nextafter(8.f, 9.f) - 8.f;  // distance from 8 to the next float: 2^-20 = 16 u
   EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 8.f, -1.f}, u));
   EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 8.f + one_ulp, -1.f}, u));  // 2^-20 < 4 · 2^-24 · 8
   EXPECT_FALSE(is_near_tie(std::vector<float>{8.f, 8.f + 3 * one_ulp, -1.f}, u));

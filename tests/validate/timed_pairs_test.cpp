@@ -108,7 +108,7 @@ TEST(TimedPairs, CpusThatNobodyWantsDoNotDisturb) {
 TEST(TimedPairs, ShortRunsShareAWindow) {
   Runner r;
   r.normal = 0.05, r.speculative = 0.05;
-  const Neighbours meter(r.clock, 2, 0.55, 0.65);  // a tenth of a second: 40 % of the CPU time in the second window
+  const Neighbours meter(r.clock, 2, 0.55, 0.65);  // both CPUs for 0.1 s of the second window (0.5 to 1 s)
   const TimedPairs t = r.run(10, {}, meter);
   EXPECT_EQ(t.machine.disturbed, 5);
   EXPECT_EQ(t.machine.runs, 15);

@@ -9,7 +9,7 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr size_t kCallBytes = 128;  // bytes of a call in a reply, without its name and arguments
+constexpr size_t kCallBytes = 128;  // estimated bytes of a call's JSON in a reply, without name and arguments
 
 // Returns the texts that mark the beginning of a call.
 std::vector<std::string> call_markers(ToolFormat format) {

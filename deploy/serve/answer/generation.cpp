@@ -291,7 +291,7 @@ class Generation final : public Exchange {
       undecided_;                 // [answer] → tokens of a chat that may turn out to be content
   std::vector<size_t> received_;  // [answer] → bytes of text received
   std::shared_ptr<Channel> channel_;
-  size_t bytes_ = 0;  // size of a reply that is not streamed, so far
+  size_t bytes_ = 0;  // bytes so far of a reply that is not streamed
   bool sent_ = false, ended_ = false;
 };
 

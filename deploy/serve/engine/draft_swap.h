@@ -3,8 +3,8 @@
 //   loading → canary → promoted | dropped, or loading → refused.
 // A sequence keeps its draft to its end. A model is freed when the last sequence that uses it ends. To compare the
 // drafts, the candidate (as "shadow") also scores sequences of the serving draft, at the positions that the serving
-// draft reached. The target's p is known there, and the text does not depend on the candidate, so the overlaps of both
-// drafts can be compared in pairs.
+// draft reached. The target's distribution is known there, and the text does not depend on the candidate, so the
+// overlaps of both drafts can be compared in pairs.
 #pragma once
 
 #include <atomic>
@@ -69,8 +69,8 @@ class DraftSwap final : public DraftControl {
     std::shared_ptr<Held> draft, shadow;  // shadow: only scores the text; null: none
   };
 
-  // `costs` are the measured costs of the target, which all drafts share. `timer` sums the passes of all drafts. Only
-  // the engine thread uses `costs` and `timer`. `serving.model` may be null.
+  // `costs` are the measured costs of the target, which all drafts share. `timer` sums the durations of the passes of
+  // all drafts. Only the engine thread uses `costs` and `timer`. `serving.model` may be null.
   DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap, const decode::CostModel& costs,
             const PassTimer& timer);
   ~DraftSwap() override;  // waits for a running load

@@ -58,8 +58,8 @@ std::string gated_dtype(const std::optional<ResolvedPackage>& package, const std
   }
 }
 
-// Sets the dtype in which the gate measured the pair, unless --dtype gives another. Returns a line that says so, or a
-// warning; "" if nothing changes.
+// Sets device.dtype to the dtype in which the gate measured the pair, unless --dtype gives another. Returns a log line
+// about the dtype, which is a warning if --dtype gives another; "" if the dtype is the same anyway.
 std::string take_gated_dtype(const std::string& gated, DeviceOptions& device) {
   if (gated.empty() || gated == device.dtype) return "";
   if (device.dtype != "auto")

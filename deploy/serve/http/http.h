@@ -20,7 +20,7 @@
 namespace specdec::deploy {
 
 struct RequestHead {
-  std::string method, path, query;  // path: as sent, not percent-decoded, without the query
+  std::string method, path, query;  // path: percent-decoded, without the query; query: as sent
   std::string host;                 // host and port, from the request target or else from the Host header
   std::string origin, authorization, content_type, content_encoding, expect;
   std::string preflight_method;  // Access-Control-Request-Method of a CORS preflight: the method that the page will use

@@ -97,7 +97,7 @@ void Connection::start() {
       stream_.executor(), [self = shared_from_this()] { return self->run(); },
       [self = shared_from_this()](std::exception_ptr error) {
         if (!error) return;
-        self->disarm();  // an armed deadline would keep this object alive for ever
+        self->disarm();  // the deadline timer restarts itself and holds a reference to this object
         self->stream_.close();
         try {
           std::rethrow_exception(error);
@@ -223,7 +223,7 @@ net::awaitable<std::shared_ptr<Exchange>> Connection::respond() {
   auto exchange = std::make_shared<std::shared_ptr<Exchange>>();
   auto request = std::make_shared<HttpRequest>(request_);
   request->body = reader_.take_body();
-  request_.held.reset();  // now only the handler's copy of the request has the hold
+  request_.held.reset();  // now only the handler's copy of the request charges bytes to the budget
   const bool large = request->body.size() > shared_.limits.small_body_bytes;
   const auto start = [&](auto handler) {
     auto resume = std::make_shared<decltype(handler)>(std::move(handler));

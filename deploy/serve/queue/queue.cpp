@@ -65,7 +65,7 @@ void Channel::on_event(std::function<void()> wake) {
 
 decode::Request GenerationRequest::answer(size_t choice) const {
   const auto each = static_cast<size_t>(n);
-  // With a seed, equal prompts of a request get equal answers. Without a seed, all answers are independent.
+  // With a client's seed, equal prompts of a request get equal answers. Without it, all answers are independent.
   const size_t index = options.seeded ? choice % each : choice;
   decode::Request out{prompts[choice / each], choice_seed(seed, index), options};
   out.options.prompt_logprobs = echo && options.logprobs >= 0;

@@ -1,5 +1,5 @@
-// Limits the memory in bytes that the requests of all parties, and of one party, may use. A limit on the number of
-// requests would not limit the memory that a client can fill. Thread-safe.
+// Limits the memory in bytes that the requests of all parties (tenants), and of one party, may use. A limit on the
+// number of requests would not limit the memory that a client can fill. Thread-safe.
 #pragma once
 
 #include <cstddef>

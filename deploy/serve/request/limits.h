@@ -11,7 +11,7 @@ namespace specdec::deploy {
 
 // Limits on computing the masks of grammars (mask_workers.h).
 struct MaskLimits {
-  size_t threads = 2;  // one tenant may use at most one of them
+  size_t threads = 2;  // threads that compute masks; one tenant may use at most one
   // An answer's masks may take `seconds` of CPU time in all, plus `seconds_per_mask` for each mask; beyond that the
   // answer ends with 400 grammar_too_costly. A mask of an ordinary schema takes a tenth of a millisecond.
   double seconds = 1, seconds_per_mask = 0.001;
@@ -26,7 +26,7 @@ struct ServeLimits {
   size_t header_bytes = 32 << 10;      // request line and headers: 431
   size_t header_fields = 100;          // 431
   size_t body_bytes = 8 << 20;         // 413, for chunked bodies, too
-  size_t connections = 1024;           // beyond it an idle or slow connection is closed for the new one, else 503
+  size_t connections = 1024;           // beyond it an idle or slow connection is closed; if there is none, 503
   size_t admin_connections = 16;       // the same limit for the Unix socket
   size_t small_body_bytes = 64 << 10;  // larger bodies share one worker, and count towards held_bytes while arriving
   double header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30, total_seconds = 600;

@@ -35,8 +35,11 @@ void Scheduler::admit() {
   }
 }
 
-// Picks the sequence to prefill next: one whose prefill has begun, else the oldest preempted one, else a new one or the
-// oldest unseated one. Returns null if none can be prefilled now.
+// Picks the sequence to prefill next. Returns null if no sequence can be prefilled now. Prefers, in this order:
+// - a sequence whose prefill has begun;
+// - the oldest preempted sequence;
+// - an answer from the queue; if the batch is full or an answer is unseated, only of a tenant without a running answer;
+// - the oldest unseated sequence.
 Scheduler::Active* Scheduler::next_to_prefill() {
   Active *preempted = nullptr, *unseated = nullptr;
   bool room = true;
@@ -182,8 +185,8 @@ void Scheduler::echo(Active& sequence, ChoiceEvent event) {
   if (request.options.max_tokens == 0) end(sequence, FinishReason::kLength);
 }
 
-// Makes room when the KV caches are full. Frees the sequences that have ended; if there are none, preempts the newest
-// sequence. A sequence that does not fit although no other is running fails.
+// Makes room when the KV caches are full: frees the sequences that have ended or, if there are none, preempts the
+// newest sequence. If a single sequence fills the caches alone, it fails.
 void Scheduler::make_room() {
   Active* last = nullptr;
   size_t holders = 0;

@@ -66,7 +66,7 @@ class MaskWorkers::OffThread final : public decode::Constraint {
       workers_.wait(lock, [this] { return !answer_->busy; });
       if (answer_->busy) break;
       lock.unlock();
-      state = prepare();  // the mask just computed may be for a position that was left meanwhile
+      state = prepare();  // the computed mask may be for another position than the current one
       lock.lock();
     }
     if (state == MaskState::kReady) std::copy_n(answer_->mask.begin(), bits.size(), bits.begin());

@@ -64,8 +64,8 @@ void raise(Counter& counter, double total) { counter.Increment(std::max(0.0, tot
 }  // namespace
 
 struct Metrics::Series {
-  // Series that are numbered by draft position or K. Each is created when it is first used, so that unused numbers have
-  // none.
+  // Series that are numbered by draft position or K. Each series is created when it is first used, so unused numbers
+  // have no series.
   template <class Series, size_t kEnd>
   class Numbered {
    public:
