@@ -473,8 +473,8 @@ IngestResult ingest(const IngestOptions& options, const ProgressFn& progress) {
     salt.keep();
     return result;
   } catch (...) {
-    // Removes the salt file that this run made, unless data was published before: without data, nothing was hashed with
-    // it.
+    // Removes the salt file that this run made if options.out does not exist: no published data then depends on the
+    // salt.
     std::error_code none;
     if (options.salt.empty() && !fs::exists(options.out, none)) salt.give_up();
     throw;

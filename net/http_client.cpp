@@ -59,7 +59,7 @@ struct Exchange {
   HttpReply reply = {};
   std::exception_ptr failure = {};
   bool foreign = false;  // another host supplied or redirected to this URL
-  bool proxied = false;  // the peer is a proxy
+  bool proxied = false;  // the connection leads to a proxy
   // Address kinds (Reach) of the hosts that the caller named. A host to which those hosts redirect may have an address
   // of these kinds, too.
   Reaches* own;

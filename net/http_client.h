@@ -45,7 +45,7 @@ struct HttpReply {
   std::string body, problem;
   std::map<std::string, std::string> headers;  // of the last response, with names in lower case
   std::string redirect;                        // the address of a redirect that was not followed, "" = none
-  double retry_after_s = -1;                   // the wait that the server asks for, -1 = none
+  double retry_after_s = -1;                   // seconds to wait before the next attempt, as the server asks; -1 = none
   int attempts = 1;
   // The offset in the whole file (see Content-Range) after the last byte that was given to on_body.
   uint64_t reached = 0;
@@ -61,8 +61,8 @@ struct HttpRequest {
   const std::string* post = nullptr;  // JSON body of a POST
   // Path of the socket to connect to instead of the URL's host; "" = none.
   std::string unix_socket;
-  // "" = GET, HEAD (with `head`) or POST (with `post`). With `post` or `upload`, `method` may be PUT, DELETE or POST;
-  // then no Content-Type is sent except one in `headers`.
+  // The method of a request with `post` or `upload`: PUT, DELETE or POST. Such a request has a Content-Type only if
+  // `headers` has one. "" = POST of JSON with `post`, HEAD with `head`, else GET.
   std::string method;
   // Supplies a body of `upload_bytes` bytes, instead of `post`. Each call fills `out` with the bytes from offset `at`
   // on. Calls are in order, but start at 0 again if the body has to be sent again. An exception ends the exchange and
@@ -75,10 +75,10 @@ struct HttpRequest {
   // Key or token. It is sent only to the scheme, host and port of `url`, and only if keeps_secrets().
   Secret bearer;
   std::vector<std::string> headers;  // "Name: value"
-  // The redirects of GET and HEAD that are followed. Any other redirect is returned as the reply. More than 5
-  // redirects, or one from https to http or to an inner address (Reach), throw Error(kNetwork). Only a host of this
-  // machine may redirect to this machine, and only a host of a private network to a private address. No host may
-  // redirect to a link-local address.
+  // Says which redirects of GET and HEAD are followed. Any other redirect is returned as the reply. Every host may
+  // redirect to a public address, a host of this machine also to this machine, and a host of a private network also to
+  // a private address (Reach). Following throws Error(kNetwork) at any other address, at a redirect from https to http,
+  // and after 5 redirects.
   Redirects redirects = Redirects::kNone;
   double connect_timeout_s = 10;
   double timeout_s = 600;             // for the whole exchange; 0 = none

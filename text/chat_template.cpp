@@ -107,7 +107,7 @@ struct ChatTemplate::Impl {
   std::unique_ptr<Impl> for_tools;  // renders conversations with tools; null: this template renders them too
   SpecialTokens tokens;
   std::unique_ptr<ConfinedService> service;  // null: the template is trusted and renders in this process
-  std::once_flag learnt[2];                  // set when forms[i] is known; i = 1 if for_tools renders
+  std::once_flag learnt[2];                  // learnt[i] is set when forms[i] is known; i = 1 is the form of for_tools
   Form forms[2];
   ~Impl() { sd_template_free(handle); }
 

@@ -274,8 +274,8 @@ std::string IncrementalDecoder::advance(bool last) {
   const bool unsettled = !last && text.ends_with(kReplacement);
   if (unsettled) text.resize(text.size() - 3);
   if (!text.starts_with(emitted_prefix_)) {
-    // New tokens may change the end of the text that was returned or is the context's: they may complete a character
-    // that begins there, or continue a run of byte tokens. The unchanged beginning of that text is kept.
+    // New tokens may change the end of emitted_prefix_: they may complete a character that begins there, or continue a
+    // run of byte tokens. The unchanged beginning of emitted_prefix_ is kept.
     const size_t common = common_characters(text, emitted_prefix_);
     if (common == text.size() && !last) return "";  // later tokens may bring back the rest of the prefix
     emitted_prefix_.resize(common);

@@ -157,8 +157,8 @@ std::string fill(const std::string& text, const std::map<std::string, std::strin
   return filled;
 }
 
-// Returns the package that is served and monitored: the one in the channel o.channel. But if that is "candidate", it is
-// the package in "production", beside which the candidate is tried.
+// Returns the package that is served and monitored: STORE:CHANNEL with the channel o.channel. For the channel
+// "candidate" it is STORE:production, because a candidate is only tried beside the production package.
 std::string watched(const InitOptions& o) {
   return o.store + ":" + (o.channel == "candidate" ? "production" : o.channel);
 }

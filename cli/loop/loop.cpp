@@ -298,8 +298,8 @@ ChildResult run_to_end(const Global& global, const LoopSettings& settings, const
   }
 }
 
-// Returns the end of the distill stage if it is certain beforehand, because too few conversations are held out for a
-// verdict.
+// Returns how the distill stage would end if this is certain before its start, because too few conversations are held
+// out for a verdict. Otherwise returns nothing.
 std::optional<StageEnd> certain_end(const fs::path& learnt) {
   const data::ShardReader reader(learnt);
   std::set<std::string> conversations;
@@ -315,8 +315,8 @@ std::optional<StageEnd> certain_end(const fs::path& learnt) {
                   .ran = false};
 }
 
-// Removes what a stage wrote with other settings: `directory` in the run's directory, and files named after it. They
-// are renamed first, so that a crash cannot leave them half removed.
+// Removes what a stage wrote with other settings: `directory` in the run's directory, and everything there whose name
+// begins with "<directory>.". Each path is renamed first, so that a crash cannot leave it half removed.
 void remove_outputs(const fs::path& run, const std::string& directory) {
   std::vector<fs::path> paths;
   for (const auto& entry : fs::directory_iterator(run))

@@ -126,7 +126,7 @@ bool RowRegenerator::go_on(Work& work) const {
   if (work.was_cut) {
     const int32_t closing = closing_token(work);
     if (closing < 0) return end("length");
-    out.tokens.push_back(closing);  // the model did not write it, so it is not learnt
+    out.tokens.push_back(closing);  // the model did not write this token, so it is not learnt
     out.loss_mask.push_back(0);
   }
   work.append_recorded(work.now().end, work.turns[work.turn + 1].begin);

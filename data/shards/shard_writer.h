@@ -33,7 +33,7 @@ class ShardWriter {
     std::vector<int32_t> tokens;
     std::vector<uint8_t> loss_mask;
     std::vector<int64_t> row_start{0};
-    std::string rows;  // JSONL
+    std::string rows;  // the rows' metadata as JSONL
     std::vector<ShardFile> written;
   };
   void flush(const std::string& split, Buffer& buffer);

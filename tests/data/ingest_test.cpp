@@ -243,7 +243,7 @@ TEST_F(IngestTest, IdsAreUniqueAndConversationsFallBack) {
 
 TEST_F(IngestTest, ToolCallsThatRedactionMakesTooLongRejectTheirRow) {
   std::string arguments = "\"";
-  while (arguments.size() < 1'040'000) arguments += "a@b.de ";  // grows: the tag is one byte longer
+  while (arguments.size() < 1'040'000) arguments += "a@b.de ";  // redaction adds a byte to each address: [EMAIL]
   const Json calls = Json::parse(R"([{"function":{"name":"f","arguments":)" + arguments + "\"}}]");
   const auto row = [](const Json& list) {
     return Json{{"messages",

@@ -243,7 +243,7 @@ void expect_continues(const Tokenizer& tokenizer, const std::vector<int32_t>& co
   std::vector<int32_t> both = context;
   both.insert(both.end(), ids.begin(), ids.end());
   const std::string before = tokenizer.decode(context, true), text = tokenizer.decode(both, true);
-  size_t common = 0;  // always between two characters
+  size_t common = 0;  // bytes of the common prefix, which ends between two characters
   for (size_t i = 0; i <= std::min(before.size(), text.size()); ++i) {
     const auto begins = [i](const std::string& t) { return i == t.size() || (t[i] & 0xC0) != 0x80; };
     if (begins(before) && begins(text)) common = i;
