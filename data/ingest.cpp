@@ -191,7 +191,7 @@ class Ingest {
     return options_.holdout_source.empty() ? std::vector<std::string>{} : std::vector{options_.holdout_source};
   }
 
-  // Counts a source, or the rest of it, as one rejected row, and logs a warning.
+  // Counts a source, or the unread rest of a source, as one rejected row, and logs a warning.
   void refuse_source(const Place& place, const Rejected& why) {
     count_record(place.row, "unknown");
     reject(place, why);

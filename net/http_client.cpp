@@ -22,7 +22,7 @@
 
 namespace specdec::net {
 
-// The set of Reach values of the hosts that the caller named.
+// The kinds of networks (Reach) in which the hosts are that the caller named.
 class Reaches {
  public:
   void add(Reach reach) { bits_ |= 1u << static_cast<unsigned>(reach); }

@@ -35,8 +35,8 @@ struct Backoff {
 };
 // Returns "<reason> (attempt 1 of 8), next attempt in 0.5 s".
 std::string readable(const Retry& retry);
-// Returns whether the same request may get another answer later. All other statuses are final: the request or the
-// address is wrong, or the server cannot do it (501).
+// Returns whether a request that got this status may get another answer later. Otherwise the status is final: the
+// request or its address is wrong, or the server cannot do what was asked (501).
 bool may_pass(long status);
 
 struct HttpReply {
@@ -127,8 +127,8 @@ std::string percent_encoded(std::string_view text, bool keep_slash);
 // Returns the proxy that the environment names for a URL, "" = none.
 std::string proxy_of(const std::string& url);
 
-// From where an address can be reached. An IPv4 address embedded in an IPv6 address counts as itself (mapped,
-// compatible, NAT64, 6to4, Teredo, ISATAP).
+// Says from where an address can be reached. An IPv6 address that embeds an IPv4 address (mapped, compatible, NAT64,
+// 6to4, Teredo, ISATAP) is judged by the IPv4 address.
 enum class Reach {
   kPublic,
   kPrivate,    // private networks, shared addresses (100.64/10), and whatever is not an internet address

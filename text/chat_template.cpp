@@ -24,7 +24,7 @@ size_t local_strftime(const char* format, char* out, size_t capacity) {
   std::tm parts{};
   localtime_r(&now, &parts);
   const size_t size = std::strftime(out, capacity, format, &parts);
-  // strftime returns 0 for an empty result and for one that did not fit; only an empty format may be empty.
+  // strftime returns 0 for an empty result and for a result that did not fit; only an empty format gives an empty one.
   return size == 0 && *format != '\0' ? capacity + 1 : size;
 }
 

@@ -225,7 +225,7 @@ std::optional<std::string> IncrementalDecoder::token_with_text(int32_t id) const
   return token;
 }
 
-// `ids` contains only tokens with text, so none must be skipped.
+// `ids` contains only tokens with text, so decode() need not skip any.
 std::string IncrementalDecoder::decoded(std::span<const uint32_t> ids) const {
   return tokenizer_->impl_->decode(ids.data(), ids.size(), false);
 }

@@ -49,7 +49,7 @@ struct Chart {
   std::string rule_name;
   std::optional<double> y_min, y_max;
   // If true, x is in unix seconds and shown in UTC. A time chart takes the whole width of the page. All time charts of
-  // a page have a common cursor and equally wide margins, so they should have the same x_min and x_max.
+  // a page have a common cursor and equally wide margins. With equal x_min and x_max, their times are aligned.
   bool is_time = false;
   std::optional<double> x_min = {}, x_max = {};
   std::vector<Stretch> marks = {};  // moments drawn as vertical lines; only in time charts

@@ -37,10 +37,10 @@ ChannelRecord read_channel_record(const std::filesystem::path& store, const std:
 
 // Returns the file with a store's public keys, or an empty path if the store demands no signature.
 std::filesystem::path trusted_keys(const std::filesystem::path& store);
-// Checks a channel of a store that demands signatures. Throws Error(kData) saying how to fix it, unless one of the
-// store's keys has signed the channel and the channel's number is not lower than the highest number that this user has
-// seen on this machine. That number is kept in the directory channel_memory(); a warning is logged if it cannot be
-// written.
+// Checks a channel of a store that demands signatures: one of the store's keys must have signed the channel, and the
+// channel's number must be at least the highest number that this user has seen on this machine. Otherwise throws
+// Error(kData) saying how to fix it. The highest number is kept in the directory channel_memory(); a warning is logged
+// if it cannot be written.
 // * A store that demanded signatures when it was last seen, and does not any more, is refused.
 // * If a store was never seen at its path, its number is compared with the highest number that the same key signed in
 //   another place. If that place is gone, the store was moved, so a lower number is refused. If that place still

@@ -184,7 +184,7 @@ bool has_logs(const InitOptions& o) {
                      [&](const std::string& pattern) { return matches(o.directory / pattern); });
 }
 
-// Converts `path` from relative to the current directory to relative to `directory`, where the written files are.
+// Rewrites `path`, which is relative to the current directory, to be relative to `directory`, where `init` writes.
 // Returns `path` unchanged if it exists in `directory`, and also if it exists in neither place: then it may be a hub
 // name, or a file that is created later.
 std::string seen_from(const fs::path& directory, const std::string& path) {

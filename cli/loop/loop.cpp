@@ -259,8 +259,8 @@ void hand_on(const Stage& stage, const std::string& line) {
   say(stage.name + ": " + line, line.starts_with("warning: ") ? LogLevel::kWarn : LogLevel::kInfo);
 }
 
-// Runs one stage. Its stderr is written to the run's log, and progress and warnings of it are shown. With -v, stderr
-// goes to this process's stderr instead, in the same log format.
+// Runs one stage. The stage's stderr is written to the run's log; its progress and warnings are also shown. With -v,
+// stderr goes to this process's stderr instead, in the same log format.
 ChildResult run_stage(const Global& global, const LoopSettings& settings, const Stage& stage, const fs::path& log) {
   const bool shown = global.verbosity > 0;
   std::vector<std::string> arguments = {"--log-format", shown ? global.log_format : "text"};
@@ -285,7 +285,8 @@ ChildResult run_stage(const Global& global, const LoopSettings& settings, const 
   return child;
 }
 
-// Runs stage `index`, and starts it again if some of its processes were lost; it then resumes from its last checkpoint.
+// Runs stage `index`, and starts the stage again if some of its processes were lost. The stage then resumes from its
+// last checkpoint.
 ChildResult run_to_end(const Global& global, const LoopSettings& settings, const Stages& stages, size_t index,
                        const fs::path& log) {
   for (int restarts = 0;; ++restarts) {
