@@ -48,7 +48,7 @@ void validate(const SpeculationOptions& options);
 void validate(const DeviceOptions& options);
 VerifyRule parse_verify_rule(const std::string& name);  // parses "token" | "block" | "target" | "coupled"
 std::vector<int> parse_tree(const std::string& text);   // parses "2,2,1"
-int tree_nodes(std::span<const int> tree, int depth);   // nodes in the first `depth` levels; `depth` for a chain
+int tree_nodes(std::span<const int> tree, int depth);   // nodes of the first `depth` levels; `depth` if `tree` is empty
 std::string to_string(VerifyRule rule);
 
 }  // namespace specdec

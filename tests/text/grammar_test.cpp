@@ -32,7 +32,7 @@ Bits mask(GrammarMatcher& matcher) {
 }
 bool has(const Bits& bits, int32_t id) { return bits[static_cast<size_t>(id) / 32] >> (id % 32) & 1; }
 
-// Returns whether the grammar allows every byte of `text` at its place, and the end of the text after the last byte.
+// Returns whether the grammar allows every byte of `text` at its place, and allows the text to end after its last byte.
 bool takes(const Vocabulary& vocabulary, GrammarKind kind, const std::string& source, const std::string& text) {
   const auto matcher = vocabulary.compile(kind, source)->matcher();
   for (const char c : text) {

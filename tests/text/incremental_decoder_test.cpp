@@ -225,8 +225,8 @@ struct Continued {
 
 bool is_byte_token(const std::string& token) { return token.size() == 6 && token.starts_with("<0x"); }
 
-// Returns whether the rule for cut contexts may apply to a context: it ends within a run of byte tokens or with a
-// replacement character, which may stand for the beginning of a character.
+// Returns whether a context may end within a character or a run of byte tokens (Continued::cut): its last visible token
+// is a byte token, or ends with a replacement character, which may stand for the beginning of a character.
 bool may_be_cut(const Tokenizer& tokenizer, const std::vector<int32_t>& context) {
   for (auto id = context.rbegin(); id != context.rend(); ++id) {
     if (tokenizer.decode({*id}, true).empty() && !tokenizer.decode({*id}, false).empty()) continue;  // special token
