@@ -146,7 +146,7 @@ TEST(Grammar, BoundsBeyondDoublesAllowNothingOutside) {
   EXPECT_TRUE(takes(bytes(), GrammarKind::kJsonSchema, R"({"const":9007199254740992})", "9007199254740992"));
 }
 
-// Once a mask has exceeded its bound on work, as with this reported expression, no later mask is computed.
+// Once a mask has exceeded its bound on work, as with this regular expression, no later mask is computed.
 TEST(Grammar, AMaskBeyondItsBoundFailsForGood) {
   const auto matcher = bytes().compile(GrammarKind::kRegex, "(([^q]*[aeiou][^z]{1,14}){1,40})")->matcher();
   const size_t before = matcher->bytes();

@@ -90,7 +90,7 @@ void check_streaming(const Tokenizer& tokenizer) {
       if (random.uniform() < 0.5)
         noise.push_back(static_cast<int32_t>(random.below(static_cast<uint64_t>(tokenizer.vocab_size()) + 3)));
       else if (random.uniform() < 0.3)
-        noise.push_back(static_cast<int32_t>(random.below(260)));  // the range of the byte tokens
+        noise.push_back(static_cast<int32_t>(random.below(260)));  // these ids include all byte tokens
       else
         noise.push_back(ids[random.below(ids.size())]);
     }
