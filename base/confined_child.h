@@ -11,7 +11,7 @@ namespace specdec {
 
 struct ChildLimits {
   uint64_t memory_bytes = 512u << 20;     // address space that the child may use beyond the parent's at the fork
-  int cpu_seconds = 0, wall_seconds = 0;  // 0 = no limit
+  int cpu_seconds = 0, wall_seconds = 0;  // limits of CPU time and of wall-clock time; 0 = no limit
 };
 
 class ConfinedChild {

@@ -11,7 +11,7 @@ struct CpuFeatures {
   // multiplies 16-bit matrices many times more slowly than fp32 matrices.
   bool avx512_bf16 = false, amx_bf16 = false;
   bool multiplies_bf16() const { return avx512_bf16 || amx_bf16; }
-  std::string text() const;  // such as "AVX2, AVX-512, AVX-512 BF16"; "none of AVX2, …" if there is none
+  std::string text() const;  // such as "AVX2, AVX-512, AVX-512 BF16"; "none of AVX2, …" if all are false
 };
 // Returns the features of this machine that LibTorch may use to multiply 16-bit matrices. LibTorch multiplies them with
 // oneDNN, which obeys the environment variable ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA).

@@ -28,7 +28,7 @@ struct DraftSpeed {
 
 // The best K, the expected number of tokens per step with this K, and the resulting speed-up tau(K) / (K·c + v).
 struct SpeedPrediction {
-  int k = 0;  // 0: no costs or no roll-outs were measured
+  int k = 0;  // draft tokens per step; 0 if no costs or no roll-outs were measured
   double length = 1, speedup = 0;
 };
 

@@ -434,7 +434,7 @@ void replace_directory(const fs::path& given, const std::function<void(const fs:
         for (;;) {
           int error = rename_with(tmp, destination, RENAME_NOREPLACE);
           if (error == EEXIST) error = rename_with(tmp, destination, RENAME_EXCHANGE);
-          if (error == ENOENT && fs::exists(tmp)) continue;  // `destination` was removed between the two calls
+          if (error == ENOENT && fs::exists(tmp)) continue;  // `destination` was removed after the first rename
           if (error) io_error(destination, "cannot publish (the file system must support renameat2)", error);
           break;
         }

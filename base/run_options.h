@@ -17,7 +17,7 @@ struct DeviceOptions {
   std::string draft_dtype = {};  // dtype of the draft; empty = same as dtype
   uint64_t seed = 0;
   int threads = 0;     // 0 = all cores
-  bool exact = false;  // on a GPU, the target's wide passes are computed as its narrow ones (engine/weights/weights.h)
+  bool exact = false;  // on a GPU, logits do not depend on the number of tokens in a pass (engine/weights/weights.h)
   const std::string& dtype_of_draft() const { return draft_dtype.empty() ? dtype : draft_dtype; }
 };
 
@@ -25,7 +25,7 @@ struct DeviceOptions {
 // order, and renormalised after each. Temperature 0 = greedy (p is one-hot).
 struct SamplingOptions {
   double temperature = 1.0;  // [0, 10]
-  int64_t top_k = 0;         // 0 = off
+  int64_t top_k = 0;         // only the top_k likeliest tokens may be drawn; 0 = all
   double top_p = 1.0;        // (0, 1]
   double min_p = 0.0;        // [0, 1)
   bool greedy() const { return temperature == 0.0; }
@@ -48,7 +48,7 @@ void validate(const SpeculationOptions& options);
 void validate(const DeviceOptions& options);
 VerifyRule parse_verify_rule(const std::string& name);  // parses "token" | "block" | "target" | "coupled"
 std::vector<int> parse_tree(const std::string& text);   // parses "2,2,1"
-int tree_nodes(std::span<const int> tree, int depth);   // nodes in the first `depth` levels; `depth` for a chain
+int tree_nodes(std::span<const int> tree, int depth);   // nodes of the first `depth` levels; `depth` if `tree` is empty
 std::string to_string(VerifyRule rule);
 
 }  // namespace specdec

@@ -21,7 +21,7 @@ class Secret {
  private:
   std::string text_;
 };
-std::ostream& operator<<(std::ostream& out, const Secret& secret);  // prints "***", or "" if it is empty
+std::ostream& operator<<(std::ostream& out, const Secret& secret);  // prints "***", or "" if the secret is empty
 void to_json(nlohmann::json& json, const Secret& secret);
 
 // A URL that is shown as "http://***@host:9090/metrics?***". A query is hidden, except a Prometheus selector alone

@@ -40,11 +40,11 @@ double quantile(std::vector<double> x, double q);
 // values before it, is the mean to be estimated.
 struct ConfidenceOptions {
   double level = 0.10;  // error probability of the two-sided interval
-  int breaks = 1000;    // candidates are i / breaks
+  int breaks = 1000;    // the candidate means are i / breaks for i = 0 … breaks
   // Each stake s in (0, 1) makes the constant bets λ = s/m and λ' = s/(1 − m). The capitals of all bets are averaged.
   std::vector<double> stakes = {0.25, 0.5, 0.9};
-  bool plug_in = false;     // adds the predictable plug-in bet of the paper's eq. 26, at level/2
-  double truncation = 0.5;  // the c of the plug-in bet
+  bool plug_in = false;     // adds the predictable plug-in bet of the paper's eq. 26, for the error level/2
+  double truncation = 0.5;  // upper bound of the plug-in bet: truncation/m for λ, truncation/(1 − m) for λ'
 };
 // With `plug_in` and without stakes, gives the intervals of betting_cs(x, alpha=level, breaks=breaks,
 // trunc_scale=truncation, running_intersection=True) of confseq 0.0.11. Each stake adds one more bet.
@@ -52,7 +52,7 @@ class ConfidenceSequence {
  public:
   explicit ConfidenceSequence(const ConfidenceOptions& options = {});  // throws Error(kInternal)
   void observe(double x);                                              // throws Error(kInternal) outside [0, 1]
-  const Interval& ci() const { return ci_; }  // [0, 1] before the first value; low > high if the mean has changed
+  const Interval& ci() const { return ci_; }  // [0, 1] before the first value; low > high if no mean is left
   Estimate estimate() const;                  // the sample mean, and ci widened to contain it
 
  private:
@@ -60,9 +60,9 @@ class ConfidenceSequence {
   ConfidenceOptions options_;
   double step_, threshold_;
   int64_t n_ = 0;
-  double sum_ = 0, regular_sum_ = 0.5, squares_ = 0.25;  // the last two start with pseudo-values 1/2 and 1/4
-  std::vector<double> up_, down_;                        // [bet, candidate]
-  std::vector<double> bet_up_, bet_down_;                // [bet, candidate], constant bets only
+  double sum_ = 0, regular_sum_ = 0.5, squares_ = 0.25;  // the last two begin with pseudo-values of the plug-in bet
+  std::vector<double> up_, down_;                        // the capitals, [bet, candidate]
+  std::vector<double> bet_up_, bet_down_;                // the constant bets λ and λ', [bet, candidate]
   Interval ci_{0, 1};
 };
 

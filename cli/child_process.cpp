@@ -89,7 +89,7 @@ class LineCutter {
   }
 
  private:
-  static constexpr size_t kMostBytes = 1 << 20;  // longest line that is kept
+  static constexpr size_t kMostBytes = 1 << 20;  // longest line that is passed on, in bytes
   int file_;
   const std::function<void(const std::string&)>& on_line_;
   std::string line_;

@@ -17,8 +17,8 @@ inline constexpr int64_t kMostRejectLines = 10'000;
 struct IngestResult {
   ShardIndex index;     // as written to DIR/index.json, where `started` is empty so that equal input gives equal bytes
   IngestReport report;  // as written to DIR/ingest.json
-  std::string split_rule;                                 // time | hash | first
-  int64_t conversations = 0, held_out_conversations = 0;  // of all accepted rows; 0 with options.records
+  std::string split_rule;                                 // the rule that was used: time | hash | first
+  int64_t conversations = 0, held_out_conversations = 0;  // counted over all accepted rows; 0 if options.records
   // Number of earlier answers of accepted chats that are not learnt, because the chat template rewrites them
   // (data/tokenise.h).
   int64_t unlearnt_turns = 0;

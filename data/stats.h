@@ -17,8 +17,8 @@ struct GroupCounts {
 struct DataStats {
   ShardIndex index;
   std::string digest;                                                 // SHA-256 of index.json
-  std::map<std::string, GroupCounts> splits;                          // "train", "holdout"
-  std::map<std::string, std::map<std::string, GroupCounts>> domains;  // split → domain ("" = none)
+  std::map<std::string, GroupCounts> splits;                          // "train" and "holdout" → counts
+  std::map<std::string, std::map<std::string, GroupCounts>> domains;  // split → domain ("" = none) → counts
   double length_p50 = 0, length_p95 = 0;                              // tokens per row
   int64_t length_max = 0;
   int64_t predicted_tokens = 0;      // Σ (tokens of a row − 1)

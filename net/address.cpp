@@ -122,7 +122,7 @@ Reach reach_of_host(const std::string& url) {
 // of a connection is a proxy.
 std::string proxy_of(const std::string& url) {
   const bool secure = part_of(url, CURLUPART_SCHEME) == "https";
-  if (!secure && keeps_secrets(url)) return "";  // on this machine: a key for it must not go through a proxy
+  if (!secure && keeps_secrets(url)) return "";  // the host is this machine; a key for it must not go through a proxy
   // HTTP_PROXY is not read, because a client of a CGI program can set it.
   const std::string proxy = secure ? environment({"https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"})
                                    : environment({"http_proxy", "all_proxy", "ALL_PROXY"});

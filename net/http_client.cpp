@@ -22,7 +22,7 @@
 
 namespace specdec::net {
 
-// The set of Reach values of the hosts that the caller named.
+// The kinds of networks (Reach) in which the hosts are that the caller named.
 class Reaches {
  public:
   void add(Reach reach) { bits_ |= 1u << static_cast<unsigned>(reach); }
@@ -59,7 +59,7 @@ struct Exchange {
   HttpReply reply = {};
   std::exception_ptr failure = {};
   bool foreign = false;  // another host supplied or redirected to this URL
-  bool proxied = false;  // the peer is a proxy
+  bool proxied = false;  // the connection leads to a proxy
   // Address kinds (Reach) of the hosts that the caller named. A host to which those hosts redirect may have an address
   // of these kinds, too.
   Reaches* own;

@@ -225,7 +225,7 @@ std::optional<std::string> IncrementalDecoder::token_with_text(int32_t id) const
   return token;
 }
 
-// `ids` contains only tokens with text, so none must be skipped.
+// `ids` contains only tokens with text, so decode() need not skip any.
 std::string IncrementalDecoder::decoded(std::span<const uint32_t> ids) const {
   return tokenizer_->impl_->decode(ids.data(), ids.size(), false);
 }
@@ -274,8 +274,8 @@ std::string IncrementalDecoder::advance(bool last) {
   const bool unsettled = !last && text.ends_with(kReplacement);
   if (unsettled) text.resize(text.size() - 3);
   if (!text.starts_with(emitted_prefix_)) {
-    // New tokens may change the end of the text that was returned or is the context's: they may complete a character
-    // that begins there, or continue a run of byte tokens. The unchanged beginning of that text is kept.
+    // New tokens may change the end of emitted_prefix_: they may complete a character that begins there, or continue a
+    // run of byte tokens. The unchanged beginning of emitted_prefix_ is kept.
     const size_t common = common_characters(text, emitted_prefix_);
     if (common == text.size() && !last) return "";  // later tokens may bring back the rest of the prefix
     emitted_prefix_.resize(common);

@@ -43,13 +43,13 @@ struct Chart {
   std::string title, x_label, y_label;
   Kind kind = Kind::kLines;
   std::vector<double> x;             // ascending
-  std::vector<std::string> x_names;  // if not empty, shown instead of numbers
+  std::vector<std::string> x_names;  // names to show at x instead of numbers; empty = numbers
   std::vector<Series> series;
-  std::optional<double> rule;  // y of a labelled horizontal line
+  std::optional<double> rule;  // y of a horizontal line with the label rule_name
   std::string rule_name;
   std::optional<double> y_min, y_max;
-  // If true, x is in unix seconds and shown in UTC. Such charts take the whole width, and those of a page share the
-  // position of the axis and the cursor, so they should have the same x_min and x_max.
+  // If true, x is in unix seconds and shown in UTC. A time chart takes the whole width of the page. All time charts of
+  // a page have a common cursor and equally wide margins. With equal x_min and x_max, their times are aligned.
   bool is_time = false;
   std::optional<double> x_min = {}, x_max = {};
   std::vector<Stretch> marks = {};  // moments drawn as vertical lines; only in time charts
@@ -70,7 +70,7 @@ struct Section {
   std::vector<Table> tables;
 };
 struct Page {
-  std::string title, verdict, reason;  // the verdict in readable form
+  std::string title, verdict, reason;  // verdict: in readable form, "not worth it"
   std::string generator = "specdec";   // the command that makes such pages
   VerdictClass verdict_class = VerdictClass::kOpen;
   std::vector<Tile> tiles;

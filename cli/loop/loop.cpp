@@ -259,8 +259,8 @@ void hand_on(const Stage& stage, const std::string& line) {
   say(stage.name + ": " + line, line.starts_with("warning: ") ? LogLevel::kWarn : LogLevel::kInfo);
 }
 
-// Runs one stage. Its stderr is written to the run's log, and progress and warnings of it are shown. With -v, stderr
-// goes to this process's stderr instead, in the same log format.
+// Runs one stage. The stage's stderr is written to the run's log; its progress and warnings are also shown. With -v,
+// stderr goes to this process's stderr instead, in the same log format.
 ChildResult run_stage(const Global& global, const LoopSettings& settings, const Stage& stage, const fs::path& log) {
   const bool shown = global.verbosity > 0;
   std::vector<std::string> arguments = {"--log-format", shown ? global.log_format : "text"};
@@ -285,7 +285,8 @@ ChildResult run_stage(const Global& global, const LoopSettings& settings, const 
   return child;
 }
 
-// Runs stage `index`, and starts it again if some of its processes were lost; it then resumes from its last checkpoint.
+// Runs stage `index`, and starts the stage again if some of its processes were lost. The stage then resumes from its
+// last checkpoint.
 ChildResult run_to_end(const Global& global, const LoopSettings& settings, const Stages& stages, size_t index,
                        const fs::path& log) {
   for (int restarts = 0;; ++restarts) {
@@ -298,8 +299,8 @@ ChildResult run_to_end(const Global& global, const LoopSettings& settings, const
   }
 }
 
-// Returns the end of the distill stage if it is certain beforehand, because too few conversations are held out for a
-// verdict.
+// Returns how the distill stage would end if this is certain before its start, because too few conversations are held
+// out for a verdict. Otherwise returns nothing.
 std::optional<StageEnd> certain_end(const fs::path& learnt) {
   const data::ShardReader reader(learnt);
   std::set<std::string> conversations;
@@ -315,8 +316,8 @@ std::optional<StageEnd> certain_end(const fs::path& learnt) {
                   .ran = false};
 }
 
-// Removes what a stage wrote with other settings: `directory` in the run's directory, and files named after it. They
-// are renamed first, so that a crash cannot leave them half removed.
+// Removes what a stage wrote with other settings: `directory` in the run's directory, and everything there whose name
+// begins with "<directory>.". Each path is renamed first, so that a crash cannot leave it half removed.
 void remove_outputs(const fs::path& run, const std::string& directory) {
   std::vector<fs::path> paths;
   for (const auto& entry : fs::directory_iterator(run))

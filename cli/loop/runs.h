@@ -17,7 +17,7 @@ namespace specdec::cli {
 struct RunInputs {
   std::string target, target_id, target_commit;           // as given; fingerprint; commit of a hub name ("" = none)
   std::string settings_sha256;                            // digest of the bytes of LOOP.toml
-  std::vector<std::pair<std::string, std::string>> logs;  // path, sha256
+  std::vector<std::pair<std::string, std::string>> logs;  // path and SHA-256 of each log file
   std::string key() const;
 };
 Json to_json(const RunInputs& inputs);

@@ -14,7 +14,7 @@ namespace specdec::data {
 
 // The place of a row in the sources, as rejects.jsonl names it.
 struct RowPlace {
-  uint32_t source = 0;  // index of the file
+  uint32_t source = 0;  // index of the file among all sources
   int64_t number = 0;   // RawRecord::number (data/sources/record_reader.h)
 };
 

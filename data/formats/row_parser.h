@@ -30,8 +30,8 @@ struct RowOptions;
 
 // A format of traffic logs: its name, how a row is recognised, and how it is parsed.
 struct TrafficFormat {
-  const char* name;  // --format NAME, and the name in the counts
-  const char* keys;  // the keys by which it is recognised, for --help
+  const char* name;  // the value of --format, and the format's name in the counts
+  const char* keys;  // the keys by which a row of the format is recognised, for --help
   bool (*matches)(const Json& row);
   // Appends the records of the row (most rows hold one; a line of OTLP holds many), or throws Refusal.
   void (*parse)(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
@@ -54,7 +54,7 @@ struct RowOptions {
 };
 
 struct ParsedLine {
-  const TrafficFormat* format = nullptr;  // null: not recognised
+  const TrafficFormat* format = nullptr;  // the row's format; null = not recognised
   std::vector<ParsedRow> rows;            // one, or several if a line holds several records
 };
 

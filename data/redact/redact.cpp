@@ -128,7 +128,7 @@ int64_t replace_finds(const Detector& detector, Work& work) {
 }
 
 // Returns the original with the collected finds replaced by their tags. If a find begins inside an earlier find and
-// ends after it, the part after it is removed without a second tag.
+// ends after it, the part after the earlier find is removed without a second tag.
 std::string replaced(std::string_view original, std::vector<Work::Find> finds) {
   std::sort(finds.begin(), finds.end(), [](const Work::Find& a, const Work::Find& b) {
     return std::pair(a.begin, b.end) < std::pair(b.begin, a.end);

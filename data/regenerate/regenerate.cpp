@@ -25,7 +25,7 @@ namespace specdec::data {
 
 namespace {
 
-constexpr int kFirstAttempts = 6;  // the waits between them sum to 15.5 s
+constexpr int kFirstAttempts = 6;  // for the first request; the waits between the attempts sum to 15.5 s
 constexpr double kProbeSeconds = 10;
 constexpr size_t kMostWithoutAnswer = 8;  // if this many conversations in a row fail, the run ends
 

@@ -17,7 +17,7 @@ inline constexpr const char* kIngestReportFile = "ingest.json";
 struct SourceCounts {
   std::string file;
   int64_t records = 0, accepted = 0, rejected = 0;
-  std::map<std::string, int64_t> formats;  // format of the record, or plain (text), mapped (--map), unknown → records
+  std::map<std::string, int64_t> formats;  // records by format, "plain" (text), "mapped" (--map) or "unknown"
 };
 
 struct IngestReport {

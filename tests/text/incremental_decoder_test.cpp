@@ -90,7 +90,7 @@ void check_streaming(const Tokenizer& tokenizer) {
       if (random.uniform() < 0.5)
         noise.push_back(static_cast<int32_t>(random.below(static_cast<uint64_t>(tokenizer.vocab_size()) + 3)));
       else if (random.uniform() < 0.3)
-        noise.push_back(static_cast<int32_t>(random.below(260)));  // the range of the byte tokens
+        noise.push_back(static_cast<int32_t>(random.below(260)));  // these ids include all byte tokens
       else
         noise.push_back(ids[random.below(ids.size())]);
     }
@@ -225,8 +225,8 @@ struct Continued {
 
 bool is_byte_token(const std::string& token) { return token.size() == 6 && token.starts_with("<0x"); }
 
-// Returns whether the rule for cut contexts may apply to a context: it ends within a run of byte tokens or with a
-// replacement character, which may stand for the beginning of a character.
+// Returns whether a context may end within a character or a run of byte tokens (Continued::cut): its last visible token
+// is a byte token, or ends with a replacement character, which may stand for the beginning of a character.
 bool may_be_cut(const Tokenizer& tokenizer, const std::vector<int32_t>& context) {
   for (auto id = context.rbegin(); id != context.rend(); ++id) {
     if (tokenizer.decode({*id}, true).empty() && !tokenizer.decode({*id}, false).empty()) continue;  // special token
@@ -243,7 +243,7 @@ void expect_continues(const Tokenizer& tokenizer, const std::vector<int32_t>& co
   std::vector<int32_t> both = context;
   both.insert(both.end(), ids.begin(), ids.end());
   const std::string before = tokenizer.decode(context, true), text = tokenizer.decode(both, true);
-  size_t common = 0;  // always between two characters
+  size_t common = 0;  // bytes of the common prefix, which ends between two characters
   for (size_t i = 0; i <= std::min(before.size(), text.size()); ++i) {
     const auto begins = [i](const std::string& t) { return i == t.size() || (t[i] & 0xC0) != 0x80; };
     if (begins(before) && begins(text)) common = i;
