@@ -1,5 +1,7 @@
 // CUDA kernels for rms_norm, silu_mul, rope and gather_rows. Memory holds fp32, bf16 or fp16, and arithmetic is fp32.
 // Results are rounded at the same points as in the reference implementation (ops_ref.cpp).
+#include <ptx.h>
+
 #include "engine/kernels/cuda/device.h"
 #include "engine/kernels/cuda/launch.h"
 
@@ -23,6 +25,7 @@ __device__ float block_sum(float x) {
 
 template <class T>
 __global__ void rms_norm_rows(const T* x, const T* weight, float eps, int64_t n, T* out) {
+  let_next_kernel_start();
   x += blockIdx.x * n;
   out += blockIdx.x * n;
   float squares = 0;
