@@ -137,7 +137,8 @@ struct CudaLibrary {
   // out[r, :] = table[ids[r], :]; table [·, n], out [rows, n].
   int32_t (*gather_rows)(CudaDtype dtype, int32_t device, const void* table, const int32_t* ids, int64_t rows,
                          int64_t n, void* out);
-  int32_t (*copy)(int32_t device, void* to, const void* from, int64_t bytes);  // on the device
+  // Copies on the device, or between it and the host's pinned memory, which must stay as it is until the copy is done.
+  int32_t (*copy)(int32_t device, void* to, const void* from, int64_t bytes);
   // A row's bits do not depend on the other rows.
   int32_t (*rows_product)(CudaDtype dtype, int32_t device, const RowsProduct* product);
   int32_t (*dequantise)(CudaDtype dtype, int32_t device, const DequantisedMatrix* matrix);
@@ -159,7 +160,7 @@ struct CudaLibrary {
   // c10d::Backend* that the caller owns, or null with the reason in error[error_bytes].
   void* (*nccl_group)(void* store, int32_t rank, int32_t ranks, int64_t timeout_ms, char* error, int64_t error_bytes);
 };
-inline constexpr int32_t kCudaLibraryVersion = 10;
+inline constexpr int32_t kCudaLibraryVersion = 11;
 inline constexpr int32_t kCudaException = -1;
 
 // Returns the library, which is loaded at the first call. Throws Error(kDevice) if CUDA is not built in, LibTorch has
