@@ -146,7 +146,9 @@ struct CudaLibrary {
   // out[r, :] = table[ids[r], :]; table [·, n], out [rows, n].
   int32_t (*gather_rows)(CudaDtype dtype, int32_t device, const void* table, const int32_t* ids, int64_t rows,
                          int64_t n, void* out);
-  int32_t (*copy)(int32_t device, void* to, const void* from, int64_t bytes);  // from device memory to device memory
+  // Copies within device memory, or between device memory and the host's pinned memory. The host must not change pinned
+  // memory until the copy is done.
+  int32_t (*copy)(int32_t device, void* to, const void* from, int64_t bytes);
   // The result of a row is bit-identical whatever other rows the call has.
   int32_t (*rows_product)(CudaDtype dtype, int32_t device, const RowsProduct* product);
   // Computes the same product faster if it has many rows, but a row's bits depend on the number of rows. Returns

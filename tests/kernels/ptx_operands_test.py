@@ -127,6 +127,8 @@ def main():
     cuda_tools.tool("nvdisasm")
     with open(HEADER) as f:
         header = f.read()
+    if len(re.findall(r"\basm\b", header)) != len(EXPECTED):
+        sys.exit(f"{HEADER} has other instructions than this test")
     copies = [("as_it_is", header)]
     for i, (old, new, _) in enumerate(FAULTS):
         if old not in header:

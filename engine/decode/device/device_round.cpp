@@ -55,7 +55,7 @@ DraftShape shape_of(const RoundSlot& slot) {
 // Records marks on a GPU's stream and measures the times between them. Without a GPU, measures nothing.
 class Marks {
  public:
-  explicit Marks(at::Device device) : device_(device) {}
+  Marks(at::Device device, const kernels::CudaLibrary& library) : device_(device), library_(library) {}
   void clear() { used_ = 0; }
   void mark() {
     if (!device_.is_cuda()) return;
@@ -64,13 +64,17 @@ class Marks {
   }
   // Waits until the device has reached the last mark.
   void wait() {
-    if (used_ > 0) events_[used_ - 1].synchronize();
+    if (used_ > 0)
+      events_[used_ - 1].synchronize();
+    else
+      library_.synchronize(0);
   }
   // Returns the seconds between marks i and i + 1, or 0 without a GPU.
   double seconds(size_t i) { return i + 1 < used_ ? events_[i].elapsedTime(events_[i + 1]) / 1e3 : 0; }
 
  private:
   at::Device device_;
+  const kernels::CudaLibrary& library_;
   std::vector<c10::Event> events_;
   size_t used_ = 0;
 };
@@ -97,7 +101,7 @@ class DeviceRound final : public RoundRunner {
         library_(library),
         device_(target.decoder().weights.embed.device()),
         upload_(device_),
-        marks_(device_),
+        marks_(device_, library),
         drafts_(library, device_.is_cuda() ? device_.index() : 0) {}
 
   bool takes(std::span<const RoundSlot> slots) override {
@@ -317,7 +321,7 @@ class DeviceRound final : public RoundRunner {
   // Copies the results to the host and waits for them.
   at::Tensor read_results() {
     const at::Tensor to = copied_.narrow(0, 0, at_.bytes);
-    to.copy_(results_.narrow(0, 0, at_.bytes), /*non_blocking=*/true);
+    check(library_.copy(device_index(), to.mutable_data_ptr(), results_.const_data_ptr(), at_.bytes), "a copy");
     marks_.mark();
     marks_.wait();
     return to;
