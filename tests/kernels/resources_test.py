@@ -23,7 +23,7 @@ def cuobjdump():
     for folder in folders:
         if os.path.exists(os.path.join(folder, "cuobjdump")):
             return os.path.join(folder, "cuobjdump")
-    print("resources_test: skipped: there is no cuobjdump")
+    print("skipped: there is no cuobjdump")
     sys.exit(77)
 
 
@@ -53,4 +53,5 @@ def main():
     sys.exit(1 if faults or not kernels else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()
