@@ -10,13 +10,14 @@ FROM ${BUILD_BASE} AS build
 ENV SPECDEC_CACHE=/cache
 RUN apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends ca-certificates make
 WORKDIR /src
-# A change of the sources alone does not install again.
+# Copied before the other sources, so that a change of the sources alone does not reinstall the tools.
 COPY cmake/setup.sh cmake/requirements.txt cmake/packaging.txt cmake/
 RUN cmake/setup.sh
 COPY . .
 RUN make dist
-# The engine needs these files of LibTorch; those of CUDA are opened at the first question about a GPU. An ARG is in the
-# environment of every RUN below it: above, a build for the other device would install and compile again.
+# The engine needs these files of LibTorch; those of CUDA are opened at the first question about a GPU. ARG DEVICE is
+# here and not further up, because it invalidates every later RUN: above, a build for the other device would reinstall
+# and recompile everything.
 ARG DEVICE=cpu
 RUN cd /cache/venv-*/lib/python3*/site-packages \
     && mkdir /torch \
@@ -31,7 +32,7 @@ FROM ${RUNTIME_BASE}
 RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends ca-certificates libc6 libgcc-s1 libstdc++6 \
     && rm -rf /var/lib/apt/lists/*
-# The user has the ids that the files of `specdec init` run with.
+# The user has the ids that the Kubernetes files of `specdec init` expect.
 RUN groupadd --gid 10001 specdec \
     && useradd --uid 10001 --gid 10001 --create-home --home-dir /specdec --shell /usr/sbin/nologin specdec
 COPY --from=build /torch /opt/torch

@@ -45,7 +45,8 @@ tidy: setup
 demo: setup $(BUILD)/build.ninja
 	@$(ENV) && cmake --build $(BUILD) -j $(JOBS) --target specdec && $(BUILD)/bin/specdec demo
 
-# What is given to others has kernels for all supported GPUs, so it is built in a folder of its own (ccache has the rest).
+# Released files contain kernels for all supported GPUs, so they are built in a folder of their own (ccache shares the
+# rest).
 RELEASE := $(if $(filter release,$(PRESET)),dist,$(PRESET))
 released: setup
 	@$(ENV) && cmake --preset $(RELEASE) > /dev/null && cmake --build build-$(RELEASE) -j $(JOBS) --target program
@@ -58,8 +59,8 @@ dist: released
 	  cmake --install build-dist --prefix dist/specdec --strip --component gpu && \
 	  "$$SPECDEC_PYTHON" tests/kernels/resources_test.py build-dist/libexec/libspecdec_cuda.so 80 90 100)
 
-# Makes dist/specdec-gpu.tar.xz: of that tree what running needs, a pair of models and their data, small enough to be
-# carried to a borrowed machine with a GPU (docs/install.md).
+# Makes dist/specdec-gpu.tar.xz, small enough to be carried to a borrowed machine with a GPU (docs/install.md): the part
+# of dist/specdec that is needed to run, a pair of models and their data.
 gpu-pack: dist
 	@$(ENV) && "$$SPECDEC_PYTHON" cmake/gpu_pack.py dist/specdec build-dist/gpu-pair dist/specdec-gpu.tar.xz
 

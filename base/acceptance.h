@@ -18,13 +18,14 @@ struct AcceptanceCounts {
   int64_t emitted = 0;                 // after the cut by EOS, stop or max_tokens
   std::vector<int64_t> drafted_at;     // steps that drafted position i
   std::vector<int64_t> reached_at;     // steps that drafted position i and accepted all positions before it
-  std::vector<int64_t> accepted_at;    // steps that also accepted position i
+  std::vector<int64_t> accepted_at;    // reached steps that accepted position i
   std::vector<double> overlap_sum_at;  // Σ over the reached steps of Σ_x min(p, q)
 
-  // Adds one step that drafted `drafted_tokens` tokens and accepted the first `accepted_tokens`. overlaps[i] = Σ_x
-  // min(p_i, q_i) for every reached position i (accepted + 1 values, or as many as were drafted if all were accepted).
-  // A step that drafted nothing counts as plain. The caller sets `emitted`, because it knows the cut. Throws
-  // Error(kInternal) if the numbers contradict each other.
+  // Adds one step that drafted `drafted_tokens` tokens and accepted the first `accepted_tokens`. `overlaps` has one
+  // value Σ_x min(p_i, q_i) for each reached position i: for all accepted positions and, if a token was rejected, for
+  // its position. A step that drafted nothing counts as plain. The caller sets `emitted`, because only the caller knows
+  // where EOS, a stop string or max_tokens cut the answer. Throws Error(kInternal) if the numbers contradict each
+  // other.
   void add_step(int64_t drafted_tokens, int64_t accepted_tokens, const std::vector<double>& overlaps);
   void add(const AcceptanceCounts& other);
 

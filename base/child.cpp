@@ -36,7 +36,7 @@ Child::Child(const ChildStart& start) : group_(start.outlives_us) {
   const std::vector<char*> argv = pointers(arguments), envp = pointers(environment);
   pid_ = ::fork();
   if (pid_ < 0) throw Error(ErrorKind::kInternal, start.argv[0] + ": cannot start a process: " + std::strerror(errno));
-  if (start.outlives_us) ::setpgid(pid_, 0);  // done in both processes, so neither can run ahead of it
+  if (start.outlives_us) ::setpgid(pid_, 0);  // called by parent and child, so it does not matter which runs first
   if (pid_ > 0) return;
   if (!start.outlives_us) ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (start.out >= 0) ::dup2(start.out, STDOUT_FILENO);

@@ -41,7 +41,7 @@ void confine(const ChildLimits& limits, uint64_t space) {
   bound(RLIMIT_CORE, 0);
   if (limits.cpu_seconds) bound(RLIMIT_CPU, static_cast<uint64_t>(limits.cpu_seconds));
   for (const int number : {SIGALRM, SIGPROF, SIGABRT, SIGSEGV, SIGBUS, SIGXCPU, SIGPIPE}) std::signal(number, SIG_DFL);
-  // A terminal sends these to parent and child; the parent decides what to do.
+  // A terminal sends SIGINT to parent and child alike. The child ignores stop signals; the parent decides what to do.
   for (const int number : {SIGINT, SIGTERM}) std::signal(number, SIG_IGN);
   sigset_t all;
   sigfillset(&all);
@@ -66,7 +66,7 @@ ConfinedChild::ConfinedChild(const ChildLimits& limits, const std::function<void
     confine(limits, space);
     try {
       work(ends[1]);
-    } catch (...) {  // the parent sees a pipe that ends too early
+    } catch (...) {  // the parent notices that the pipe ends too early
     }
     _exit(0);
   }

@@ -23,12 +23,13 @@ namespace {
 // The header sent before the bytes of a job or of an answer.
 struct Head {
   uint64_t size = 0;
-  uint64_t leaves = 0;  // 1 in an answer if the worker has grown too much and exits after it
+  uint64_t leaves = 0;  // in an answer: 1 if the worker has grown too much and exits after this answer
 };
 
 constexpr int kInherited = 3;  // number of the first descriptor after stdin, stdout and stderr
 
-// Sends head and bytes in one call if the socket allows it, because a system call takes as long as a short job.
+// Sends head and bytes in one system call if the socket allows it, because a second call would take as long as a short
+// job.
 bool send_message(int socket, Head head, std::string_view bytes) {
   head.size = bytes.size();
   iovec parts[] = {{&head, sizeof head}, {const_cast<char*>(bytes.data()), bytes.size()}};
@@ -95,8 +96,8 @@ int passed(int socket) {
   return descriptor;
 }
 
-// Limits the CPU time of the next job (0 = no limit): SIGPROF kills a worker that exceeds it. Waiting for a job costs
-// no CPU time.
+// Limits the CPU time of the next job (0 = no limit): SIGPROF kills a worker whose job exceeds the limit. A worker that
+// waits for a job uses no CPU time.
 void allow_time(int cpu_seconds) {
   const itimerval limit{{0, 0}, {cpu_seconds, 0}};
   ::setitimer(ITIMER_PROF, &limit, nullptr);
@@ -114,13 +115,14 @@ void allow_time(int cpu_seconds) {
       const bool leaves = address_space_bytes() > space + limits.memory_bytes / 4;
       if (!send_message(socket, {0, leaves}, answer) || leaves) break;
     }
-  } catch (...) {  // the caller sees a socket that ends too early
+  } catch (...) {  // the caller notices that the socket is closed too early
   }
   _exit(0);
 }
 
-// Runs the keeper process, which needs only its copy of the program's memory. It closes the program's files, points
-// stdin, stdout and stderr to /dev/null, and ignores the signals that stop the program. It exits when the program does.
+// Runs the keeper process, which forks a worker for each socket that it receives over `orders`. The keeper closes the
+// program's files, points stdin, stdout and stderr to /dev/null, and ignores the signals that stop the program. The
+// keeper exits when the program exits.
 [[noreturn]] void keep(int orders, const ChildLimits& limits, const ConfinedService::Work& work) {
   // SIGCHLD is ignored because nobody waits for workers.
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) std::signal(number, SIG_IGN);

@@ -17,13 +17,13 @@ namespace specdec {
 
 class ConfinedService {
  public:
-  // `work` computes the answer to a job. It runs in a worker that has a copy of the memory at the time of construction;
-  // an exception ends the worker. `limits` apply to each job. At most `workers` jobs run at a time, others wait. The
-  // constructor forks once, for a keeper process that forks workers when they are needed, so no other thread may hold a
-  // lock now. Throws Error(kIo).
+  // `work` computes the answer to a job. It runs in a worker process; an exception ends the worker. The constructor
+  // forks once, for a keeper process, which forks the workers when they are needed, so workers see the memory as it is
+  // at construction. No other thread may hold a lock at that time. `limits` apply to each job. At most `workers` jobs
+  // run at a time; other jobs wait. Throws Error(kIo) if the keeper cannot be started.
   using Work = std::function<std::string(std::string_view job)>;
   ConfinedService(const ChildLimits& limits, size_t workers, Work work);
-  ~ConfinedService();  // no job may be running
+  ~ConfinedService();  // call only when no job is running
   ConfinedService(const ConfinedService&) = delete;
   ConfinedService& operator=(const ConfinedService&) = delete;
 

@@ -1,7 +1,7 @@
-// SPECDEC_CLONES("avx2", "default") compiles the following function once for each instruction set, and the loader picks
-// the version that fits the machine. The loader calls a resolver function for this. With the thread sanitizer, that
-// function is instrumented and runs before the sanitizer is ready, so there is only one version. Compilers other than
-// GCC and machines other than x86-64 also get only one.
+// SPECDEC_CLONES("avx2", "default") compiles the following function once for each instruction set. When the program is
+// loaded, a resolver function picks the version that fits the machine. There is only one version with compilers other
+// than GCC, on machines other than x86-64, and with the thread sanitizer, because the sanitizer instruments the
+// resolver, which runs before the sanitizer is ready.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)

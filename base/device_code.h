@@ -3,7 +3,7 @@
 
 #if defined(__CUDACC__)
 #define SPECDEC_DEVICE_CODE __device__
-#define SPECDEC_ANY_CODE __host__ __device__  // for both
+#define SPECDEC_ANY_CODE __host__ __device__  // for host code and device code
 #else
 #define SPECDEC_DEVICE_CODE
 #define SPECDEC_ANY_CODE

@@ -7,7 +7,7 @@
 
 namespace specdec {
 
-// Returns the first of these variables that is set and not empty, or `otherwise`.
+// Returns the value of the first variable of `names` that is set and not empty, or `otherwise`.
 inline std::string environment(std::initializer_list<const char*> names, const std::string& otherwise = "") {
   for (const char* name : names)
     if (const char* value = std::getenv(name); value && *value) return value;

@@ -1,6 +1,6 @@
-// The one error type of specdec. Its kind says who must act, and its message has a chain of contexts. A message says
-// what was found, what was expected, where (file, path, key) and what to do. Libraries throw it and never print, abort
-// or exit.
+// The one error type of specdec. The kind says who must act. The message says what was found, what was expected, where
+// (file, path, key) and what to do; callers put their context in front of it. Libraries throw Error and never print,
+// abort or exit.
 #pragma once
 
 #include <stdexcept>
@@ -24,7 +24,8 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
-// Returns the exit code for this kind (docs/contract.md), in the order of the enum: 2, 2, 7, 7, 74, 75, 8, 1.
+// Returns the exit code for this kind (docs/contract.md). In the order of the enum: 2, 2, 7, 7, 74, 75, 8, 1. Code 75
+// (kNetwork) means "try again"; a held lock and a requested stop have this kind, too.
 int exit_code(ErrorKind kind);
 
 // Runs f(). If it throws an Error, puts `where` in front of its message.

@@ -1,4 +1,4 @@
-// The level of bootstrap intervals for few units (bootstrap() of statistics.h).
+// The tail probability to give to bootstrap() (base/statistics.h) for intervals over few units.
 #pragma once
 
 #include <cmath>
@@ -6,10 +6,11 @@
 
 namespace specdec {
 
-// Returns the one-sided tail to give to bootstrap() for `n` units, whose plain percentiles would be too narrow
-// (Hesterberg 2015, The American Statistician 69, section 4.3): P(Z < −t · √(n / (n − 1))), where t is Student's
-// quantile, with n − 1 degrees of freedom, of the probability whose normal quantile is `z`. It uses Cornish and
-// Fisher's expansion (Abramowitz and Stegun 26.7.5). 0 for n < 2.
+// Returns the tail probability of each side to give to bootstrap() for `n` units when the normal quantile of the wanted
+// confidence is `z`; 0 for n < 2. Plain percentiles of few units are too narrow, so the tail is made smaller: P(Z < −t
+// · √(n / (n − 1))), where Z is standard normal and t is Student's quantile with n − 1 degrees of freedom (Hesterberg
+// 2015, The American Statistician 69, section 4.3). t comes from Cornish and Fisher's expansion (Abramowitz and Stegun
+// 26.7.5).
 inline double expanded_tail(size_t n, double z) {
   if (n < 2) return 0;
   const double df = static_cast<double>(n) - 1, z3 = z * z * z, z5 = z3 * z * z;

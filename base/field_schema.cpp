@@ -7,13 +7,13 @@ namespace specdec {
 
 namespace {
 
-// A limit from here on only keeps nonsense out, and the schema does not mention it.
+// Limits of this size or more only reject absurd values, so the JSON Schema does not state them.
 constexpr double kNoLimit = 1e12;
 
 class ValueSchema final : public Value {
  public:
   explicit ValueSchema(Definitions& definitions) : definitions_(definitions) {}
-  // A field that is absent if it has no value is never null.
+  // `may_be_absent`: the field is left out if it has no value, so the schema does not allow null.
   void write_to(OrderedJson& to, bool may_be_absent = false) {
     to_ = &to, nullable_ = false, may_be_absent_ = may_be_absent;
   }

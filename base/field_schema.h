@@ -1,4 +1,5 @@
-// Describes as JSON Schema the fields that visit_fields() names (base/fields.h). docs/results.json is made from this.
+// Describes as JSON Schema the fields that visit_fields() names (base/fields.h). docs/results.json consists of these
+// descriptions.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,11 +11,12 @@ namespace specdec {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Definitions by name, each after those that it refers to. An object whose visit_fields() gives no type's name is
-// described in place.
+// JSON Schema definitions by name. Each definition comes after those that it refers to. A type whose visit_fields()
+// does not call type() gets no definition; its schema is written where it is used.
 class Definitions {
  public:
-  // Adds the definition of T and those of its parts, and returns it, so that more can be said of it.
+  // Adds the definitions of T and of the types of its members. Returns T's definition, so that the caller can add to
+  // it.
   template <Visited T>
   OrderedJson& add() {
     T x;
@@ -22,7 +24,7 @@ class Definitions {
   }
   OrderedJson& add(FunctionRef<void(Fields&)> visit);
 
-  // Puts a definition that was made from fields. Throws Error(kInternal) if one name means two things.
+  // Stores a definition. Throws Error(kInternal) if `name` already has a different one.
   void put(const std::string& name, const OrderedJson& schema);
   const OrderedJson& json() const { return json_; }
 

@@ -93,7 +93,7 @@ void ValueWriter::tuple(const char*, FunctionRef<void(Fields&)> visit) {
 class ValueReader final : public Value {
  public:
   explicit ValueReader(ErrorKind kind) : kind_(kind) {}
-  // The path of the value is `where`, and then the key or the number of an item.
+  // In errors the value is named by `where`, followed by its key or its index in an array.
   void read_from(const Json& from, const std::string& where, const char* key, std::optional<size_t> item = {}) {
     from_ = &from, where_ = &where, key_ = key, item_ = item;
   }
@@ -211,7 +211,7 @@ class ObjectReader : public Fields {
   ValueReader value_;
 };
 
-// Reads the items of an array, which are visited in its order.
+// Reads an array whose items have different meanings: each visited field takes the next item.
 class TupleReader final : public ObjectReader {
  public:
   using ObjectReader::ObjectReader;

@@ -9,7 +9,7 @@
 //   }
 //
 // json_of(shard) writes, read_fields<LabelShard>(json, where, kind) reads, and base/field_schema.h describes. Writing
-// changes nothing, although visit_fields() takes a reference. A rule that no single field can state is checked after
+// does not change the object, although visit_fields() takes a reference. A rule about several fields is checked after
 // the visit, or during it with refuse(). An error names the path of the key, what was found and what was expected.
 #pragma once
 
@@ -24,10 +24,10 @@ namespace specdec {
 
 enum class Presence {
   kAlways,     // written, and reading fails without it
-  kDefaulted,  // written; where it is missing or null, as in files of earlier versions, the member stays as it is
+  kDefaulted,  // always written; if missing or null in a file (of an earlier version), the member is not changed
   kIfAny,      // written unless the member is empty, 0 or false; read like kDefaulted
 };
-// The name of a field, and a sentence for the documentation where the name does not say it all.
+// The name of a field, and optionally a sentence that documents the field.
 struct Key {
   Key(const char* key, const char* sentence = "", Presence when = Presence::kAlways)  // NOLINT: f("name", ...)
       : name(key), text(sentence), presence(when) {}
@@ -46,12 +46,12 @@ struct Named {
 class Fields {
  public:
   virtual ~Fields() = default;
-  // Returns whether the visit reads JSON. Only then can refuse() throw, and only then do members get values during the
-  // visit.
+  // Returns whether visit_fields() is reading JSON. Only then may refuse() throw, and only then are the members given
+  // values during the visit.
   virtual bool reads() const { return false; }
   virtual void refuse(const std::string& /*text*/) {}
-  // The name and the description of the definition in docs/results.json. An object without a name is described in
-  // place.
+  // Sets the name and the description of the struct's definition in docs/results.json. A struct whose visit_fields()
+  // does not call type() is described where it is used.
   virtual void type(const char* /*name*/, const char* /*text*/) {}
   virtual void schema(const std::string& name, int version) = 0;  // "schema": "specdec.<name>/<version>"
 
@@ -93,7 +93,7 @@ class Fields {
   void json(const Key& key, Json& x, const Json& schema = {{"type", "object"}}) {
     if (Value* v = at(key, x.is_null() || x.empty())) v->json(x, schema);
   }
-  // A field with one of some words: a text, or an enum with a name for each of its values. An error lists the words.
+  // A field whose value is one of `words`: a string, or an enum with a name for each value. An error lists the words.
   void one_of(const Key& key, std::string& x, const std::vector<const char*>& words) {
     if (Value* v = at(key, x.empty())) v->word(x, words);
   }
@@ -113,8 +113,8 @@ class Fields {
     std::string x = word;
     one_of(key, x, {word});
   }
-  // An object whose fields are members of the same struct. The object of group_if() is absent unless `present` is true;
-  // reading sets `present` if the object is there.
+  // group() visits an object whose fields are members of the same struct. group_if() visits an object that is written
+  // only if `present` is true; reading sets `present` if the object is there.
   void group(const Key& key, FunctionRef<void(Fields&)> visit) {
     if (Value* v = at(key, false)) v->object(visit);
   }
@@ -124,7 +124,7 @@ class Fields {
     if (!present) present = true;
     v->object(visit);
   }
-  // A list of objects that are written as arrays; `form` names the items.
+  // A list of objects that are written as arrays; `form` names the items of such an array, such as "[low, high, k]".
   template <Visited T>
   void rows(const Key& key, std::vector<T>& x, const char* form, size_t most) {
     if (Value* v = at(key, x.empty()))
@@ -132,14 +132,14 @@ class Fields {
           x.size(), {.most = most}, [&](size_t size) { x.resize(size); },
           [&](Value& item, size_t i) { item.tuple(form, [&](Fields& f) { visit_fields(f, x[i]); }); });
   }
-  // A value that follows from others: it is written and described, and not read.
+  // A value that is computed from other fields. It is written and described, but ignored when reading.
   template <class T, class... Rule>
   void derived(const Key& key, T x, const Rule&... rule) {
     if (!reads()) field(key, x, rule...);
   }
 
  protected:
-  // Returns where the value of the key is visited, or nothing if it is left out. Valid until the next call.
+  // Returns the Value through which the field is visited, or null if the field is left out. Valid until the next call.
   virtual Value* at(const Key& key, bool is_empty) = 0;
 
  private:
@@ -163,7 +163,8 @@ class Fields {
 };
 
 Json json_of_fields(FunctionRef<void(Fields&)> visit);
-// Throws Error(kind) with `where` (the file, or the path inside it) in front.
+// Calls `visit` to read the fields of `object`. Throws Error(kind); its message begins with `where` (the file, or the
+// path inside it).
 void read_fields(const Json& object, const std::string& where, ErrorKind kind, FunctionRef<void(Fields&)> visit);
 
 template <Visited T>

@@ -58,7 +58,7 @@ void rename_path(const fs::path& from, const fs::path& to) {
     io_error(to, "cannot rename " + from.filename().string() + " to it", errno);
 }
 
-// Returns 0 or the error number.
+// Renames `from` to `to`. Returns 0 or the error number.
 int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
   return (flags ? ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags)
                 : ::rename(from.c_str(), to.c_str())) == 0
@@ -97,7 +97,7 @@ auto build_directory(const fs::path& tmp, Fill fill, Publish publish) {
     try {
       remove_tree(tmp);
     } catch (const Error&) {
-      // The first error is the one to report; the directory left behind has the partial suffix.
+      // Ignored: the first error is thrown again, and remove_partials() removes the directory later.
     }
     throw;
   }
@@ -106,8 +106,8 @@ auto build_directory(const fs::path& tmp, Fill fill, Publish publish) {
 // Renames `tmp` to `destination` and returns true. If `destination` exists, removes `tmp` and returns false.
 bool publish_without_replacing(const fs::path& tmp, const fs::path& destination) {
   int error = rename_with(tmp, destination, RENAME_NOREPLACE);
-  // Without RENAME_NOREPLACE (NFS), a plain rename of a directory still refuses to replace a directory that is not
-  // empty, and link() never replaces a file.
+  // A file system such as NFS lacks RENAME_NOREPLACE. There, a plain rename of a directory still refuses to replace a
+  // directory that is not empty, and link() never replaces a file.
   if (error == EINVAL || error == ENOSYS) {
     if (fs::is_directory(tmp)) {
       error = rename_with(tmp, destination, 0);
@@ -306,7 +306,7 @@ void write_link_atomic(const fs::path& path, const fs::path& target) {
   const auto make = [&target](const fs::path& link) {
     return ::symlink(target.c_str(), link.c_str()) == 0 ? 0 : errno;
   };
-  int error = make(path);  // a link that is new needs no temporary name, which a crash could leave behind
+  int error = make(path);  // tries without a temporary name first, because a crash could leave a temporary link behind
   if (error == 0) return fsync_directory(parent_of(path));
   std::error_code ec;
   if (error == EEXIST && fs::read_symlink(path, ec) == target) return;
@@ -324,8 +324,8 @@ void append_line(const fs::path& path, std::string_view line, bool durable) {
     throw Error(ErrorKind::kIo,
                 path.string() + ": expected a regular file to append to, found a device, pipe or socket");
   }
-  // A writer killed in the middle of a line leaves no newline. Starting a new line then loses only that incomplete
-  // line.
+  // A writer killed in the middle of a line leaves no newline at the end. A newline is added first, so that only that
+  // incomplete line is lost and not the new one.
   std::string text;
   char last = '\n';
   if (info.st_size > 0 && uninterrupted([&] { return ::pread(fd, &last, 1, info.st_size - 1); }) == 1 && last != '\n')
@@ -439,7 +439,7 @@ void replace_directory(const fs::path& given, const std::function<void(const fs:
           break;
         }
         fsync_directory(parent_of(destination));
-        remove_tree(tmp);  // the old content, if there was any
+        remove_tree(tmp);  // tmp now has the old content, if there was any
       });
 }
 

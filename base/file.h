@@ -1,9 +1,10 @@
-// File access: bounded reads that accept only regular files, and crash-safe writes.
-// A write error, a failed fsync or a full disk is Error(kIo) naming the path; a half-written target never appears.
-// Calls interrupted by a signal are repeated, and short writes are continued. tests/faults injects all of these.
+// File access: bounded reads that accept only regular files, and crash-safe writes. A write error, a failed fsync or a
+// full disk throws Error(kIo) naming the path, and leaves no half-written file under that path. Calls interrupted by a
+// signal are repeated, and short writes are continued. tests/faults injects all of these.
 //
-// Files written here are for this user only: files get 0600 and directories 0700, whatever the umask says, because most
-// of them hold prompts, answers, training data or state. Files for others are written while a PublicFiles exists.
+// Files and directories written here are private by default: files get 0600 and directories 0700, whatever the umask
+// says, because most of them hold prompts, answers, training data or state. While a PublicFiles exists, others may read
+// them.
 #pragma once
 
 #include <cstdint>
@@ -39,17 +40,18 @@ class PublicFiles {
 void write_all(int fd, std::string_view bytes, const fs::path& path);
 void flush_to_disk(int fd, const fs::path& path);
 
-// Calls open(2) with these flags and O_CLOEXEC, O_NOCTTY. A new file gets the mode described above. Throws Error(kIo)
-// naming `path`. The caller closes the descriptor.
+// Calls open(2) with these flags and O_CLOEXEC, O_NOCTTY. A new file gets mode 0600, or 0664 less the umask while a
+// PublicFiles exists. Throws Error(kIo) naming `path`. The caller closes the descriptor.
 int open_file(const fs::path& path, int flags);
 
-// Returns the whole content of a regular file (opened O_NONBLOCK and checked by fstat, so that a FIFO or a device
-// neither hangs nor is read). Throws Error(kind) if the file is missing, not regular or larger than max_bytes, and
-// Error(kIo) if reading fails or is not permitted.
+// Returns the whole content of a regular file. A FIFO or a device is refused without being read and without waiting.
+// Throws Error(kind) if the file is missing, not regular or larger than max_bytes, and Error(kIo) if reading fails or
+// is not permitted.
 std::string read_file(const fs::path& path, size_t max_bytes = 64u << 20, ErrorKind kind = ErrorKind::kData);
 
 // Fills `out` from a pipe or standard input. Returns the number of bytes read, which is smaller than out.size() only at
-// the end of the stream. Throws Error(kIo) naming `what`, Error(kNetwork) after a stop request.
+// the end of the stream. Throws Error(kIo) naming `what` if reading fails, and Error(kNetwork), the kind that means
+// "try again", after a stop request.
 size_t read_stream(int fd, std::span<char> out, const std::string& what);
 
 // A regular file that is read on demand with pread, so that a file truncated meanwhile causes an Error and not a
@@ -74,13 +76,13 @@ class InputFile {
 };
 
 // A buffered sequential writer to a file. finish() flushes, fsyncs and closes the file and checks every return value.
-// The destructor removes a new file unless finish() was called. A resumed file is appended to and keeps what was
-// written, unless fsync or close fails: then nobody knows what is on the disk, and the file is removed. A symbolic link
-// at `path` is Error(kIo), because it may lead to somebody else's file.
+// The destructor removes a new file unless finish() was called. A resumed file is appended to and keeps its earlier
+// content. If fsync or close fails, nobody knows what is on the disk, so the file is removed in both cases. A symbolic
+// link at `path` is Error(kIo), because the link may lead to somebody else's file.
 class OutputFile {
  public:
   enum class Open { kNew, kResume };
-  explicit OutputFile(fs::path path, Open how = Open::kNew);  // O_CREAT, and O_TRUNC if new
+  explicit OutputFile(fs::path path, Open how = Open::kNew);  // opens with O_CREAT; kNew adds O_TRUNC
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -104,8 +106,9 @@ void write_file_atomic(const fs::path& path, std::string_view bytes);
 // whole or not at all.
 bool publish_file(const fs::path& path, std::string_view bytes);
 
-// Appends one line (a newline is added) to a regular JSONL file, never through a link (Error(kIo)), in one write(2), or
-// more if the first is short. If `durable`, it is fsynced before the function returns, as is the name of a new file.
+// Appends one line (a newline is added) to a regular JSONL file, if possible in one write(2). If `durable`, the file
+// and the name of a new file are on the disk before the function returns. Throws Error(kIo), also if `path` is a
+// symbolic link.
 void append_line(const fs::path& path, std::string_view line, bool durable = false);
 
 void fsync_directory(const fs::path& directory);
@@ -116,15 +119,15 @@ void rename_file(const fs::path& from, const fs::path& to);
 // in one rename.
 void write_link_atomic(const fs::path& path, const fs::path& target);
 
-// Copies a regular file (following symbolic links) to a new file, fsynced. Throws Error(kind) for a source that is
-// missing or not regular, Error(kIo) otherwise.
+// Copies a regular file (following symbolic links) to a new file and fsyncs the copy. Throws Error(kind) for a source
+// that is missing or not regular, Error(kIo) for any other failure.
 void copy_regular_file(const fs::path& from, const fs::path& to, ErrorKind kind = ErrorKind::kData);
 
 // Creates the directory and its missing parents, durably.
 void make_directories(const fs::path& directory);
-// Creates a directory for files that only this user may read. An existing directory is used as it is, with one warning
-// in the log if other users can look into or write to it. A volume that a cluster mounts is often open to all, and the
-// files in it are private anyway.
+// Creates a directory for files that only this user may read. An existing directory is used as it is. If other users
+// can look into it or write to it, one warning is logged; this is no error, because volumes in a cluster are often
+// mounted open to all, and the files inside are private anyway.
 void make_private_directory(const fs::path& directory);
 
 // Removes a file or a whole directory tree; links are removed and never followed. A missing path is not an error.

@@ -28,7 +28,8 @@ FileLock::FileLock(const fs::path& path) {
     const std::string who = n > 0 ? "process " + std::string(owner, static_cast<size_t>(n)) : "another process";
     throw Error(ErrorKind::kNetwork, path.string() + ": lock held by " + who + ": try again when it is done");
   }
-  // The process id is only for the message above, so failing to write it is no reason to release the lock.
+  // The process id is stored only for the error message of another process, so the lock is kept even if writing the id
+  // fails.
   const std::string pid = std::to_string(::getpid());
   if (::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, pid.data(), pid.size(), 0) < 0) return;
 }

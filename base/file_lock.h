@@ -5,8 +5,9 @@
 
 namespace specdec {
 
-// Holds an exclusive advisory lock while the object exists. Throws Error(kNetwork) ("lock held by process N", exit 75)
-// if the lock is taken, Error(kIo) for a symbolic link or a path that is not a regular file.
+// Holds an exclusive advisory lock while the object exists. Throws Error(kNetwork), the kind that means "try again", if
+// the lock is taken ("lock held by process N"), and Error(kIo) for a symbolic link or a path that is not a regular
+// file.
 class FileLock {
  public:
   explicit FileLock(const std::filesystem::path& path);
@@ -20,14 +21,14 @@ class FileLock {
 };
 
 // Tries to lock a directory while the object exists, and never waits; state() says whether it succeeded. The lock stays
-// with the directory when the directory is renamed, ends with the process, and is not inherited by programs that it
-// starts.
+// with the directory when the directory is renamed, ends with the process, and is not inherited by programs that the
+// process starts.
 class DirectoryLock {
  public:
   enum class Kind { kShared, kExclusive };
   enum class State {
     kHeld,
-    kTaken,       // another process or object holds a lock that excludes this one
+    kTaken,       // another process or object holds a conflicting lock
     kGone,        // the directory does not exist, or was replaced by another one meanwhile
     kUnsupported  // the file system does not support locks
   };

@@ -13,7 +13,7 @@ namespace specdec {
 
 namespace {
 
-constexpr uint64_t kSampleBytes = 4096, kNumSamples = 4, kSampleSeed = 0x73706563646563;  // "specdec"
+constexpr uint64_t kSampleBytes = 4096, kNumSamples = 4, kSampleSeed = 0x73706563646563;  // "specdec" in ASCII
 
 std::string config_digest(const fs::path& directory) {
   Json files = Json::object();

@@ -36,7 +36,7 @@ struct Fingerprint {
 // Computes the fingerprint of a model directory. Throws Error(kModel) if a file is malformed or tokenizer.json is
 // missing.
 Fingerprint fingerprint_model(const std::filesystem::path& directory);
-std::string tokenizer_digest(const std::filesystem::path& directory);  // the tokenizer part alone
+std::string tokenizer_digest(const std::filesystem::path& directory);  // only Fingerprint::tokenizer
 // Reading fails if a value is not a digest, or if the id does not match the other four digests.
 void visit_fields(Fields& f, Fingerprint& fingerprint);
 Json to_json(const Fingerprint& fingerprint);

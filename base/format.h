@@ -23,13 +23,13 @@ __attribute__((format(printf, 1, 2))) inline std::string format(const char* patt
   return text;
 }
 
-// Writes a number as people do: 86400, 0.01, 1e-38.
+// Formats a number in the usual short form: 86400, 0.01, 1e-38.
 inline std::string number_text(double value) {
   const std::string text = format("%.15g", value);
   return text.find('e') == std::string::npos ? text : format("%g", value);
 }
 
-// Writes a number with this many decimals, "–" for one that is not finite. signed_decimals() writes +, too.
+// Formats a number with `digits` decimals, or as "–" if it is not finite. signed_decimals() also writes the sign +.
 inline std::string decimals(double value, int digits = 3) {
   return std::isfinite(value) ? format("%.*f", digits, value) : "–";
 }
@@ -37,7 +37,7 @@ inline std::string signed_decimals(double value, int digits = 3) {
   return std::isfinite(value) ? format("%+.*f", digits, value) : "–";
 }
 
-// Writes "[0.512, 0.534]".
+// Formats an interval as "[0.512, 0.534]".
 inline std::string interval_text(const Interval& i, int digits = 3) {
   return "[" + decimals(i.low, digits) + ", " + decimals(i.high, digits) + "]";
 }

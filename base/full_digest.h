@@ -1,5 +1,5 @@
-// Tier 4 of the fingerprint (base/fingerprint.h has tiers 1 to 3): a digest of every byte of every weight. It takes as
-// long as reading the model from disk.
+// Tier 4 of the fingerprint (base/fingerprint.h has tiers 1 to 3): a digest of every byte of every weight. Computing
+// the digest takes as long as reading the model from disk.
 #pragma once
 
 #include <filesystem>

@@ -102,13 +102,13 @@ bool is_placeholder_name(const std::string& name) {
   std::string lower = name;
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   if (const size_t end = lower.find_last_not_of("0123456789"); end != std::string::npos && lower[end] == '-')
-    lower.resize(end);  // checkpoint-500
+    lower.resize(end);  // "checkpoint-500" becomes "checkpoint"
   return kPlaceholders.contains(lower);
 }
 
 namespace {
 
-// Returns the last part of `_name_or_path` in config.json, "" if it is missing, strange, or a placeholder, too.
+// Returns the last part of `_name_or_path` in config.json, or "" if it is missing, not a valid name, or a placeholder.
 std::string configured_name(const fs::path& files) {
   std::error_code ec;
   if (!fs::is_regular_file(files / "config.json", ec)) return "";
@@ -119,7 +119,7 @@ std::string configured_name(const fs::path& files) {
     const fs::path path = found.get<std::string>();
     const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
     return is_name(name, false) && !is_placeholder_name(name) ? name : "";
-  } catch (const Error&) {  // loading the model reports it
+  } catch (const Error&) {  // ignored here, because loading the model reports it
     return "";
   }
 }

@@ -40,13 +40,13 @@ HubSnapshot cached_snapshot(const HubName& hub);
 
 // Returns true for names of directories that tell nothing about a model, such as "target", "model" or "checkpoint-500".
 bool is_placeholder_name(const std::string& name);
-// Returns the model's names, the best first: for a snapshot in the hub's cache the repository's name without "org/",
-// else the directory's name. If the directory's name is a placeholder, the last part of `_name_or_path` in the
-// config.json of `files` comes before it, provided that it tells more (transformers writes there the name or path that
-// the model was loaded from). The parent directory's name is not used: it is often a scratch directory, and equal
-// models in two of them would get two names.
+// Returns the model's names, the best first. The main name is the repository's name without "org/" for a snapshot in
+// the hub's cache, else the directory's name. If the directory's name is a placeholder, the last part of
+// `_name_or_path` in the config.json of `files` comes first, unless that is a placeholder, too (transformers writes
+// there the name or path that the model was loaded from). The parent directory's name is not used: it is often a
+// scratch directory, so copies of one model would get different names.
 std::vector<std::string> model_names(const std::filesystem::path& directory, const std::filesystem::path& files);
-std::string model_name(const std::filesystem::path& directory);  // the best name of a model whose files are in it
+std::string model_name(const std::filesystem::path& directory);  // the best name of the model in `directory`
 
 bool is_commit(const std::string& text);  // 40 lower-case hexadecimal digits
 

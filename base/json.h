@@ -30,8 +30,8 @@ struct JsonLimits {
 Json parse_json(std::string_view text, const std::string& where, ErrorKind kind = ErrorKind::kData,
                 JsonLimits limits = {});
 
-// Parses in the same way but keeps the order of keys, for JSON that is shown to a model. Accepts at most
-// kMaxOrderedBytes, and 4096 keys per object. Throws the same errors.
+// Parses like parse_json() but keeps the order of keys, for JSON that is shown to a model. Accepts at most
+// kMaxOrderedBytes, and 4096 keys per object. Throws the same errors as parse_json().
 inline constexpr size_t kMaxOrderedBytes = size_t{1} << 20;
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where,
                                           ErrorKind kind = ErrorKind::kData, JsonLimits limits = {});
@@ -47,8 +47,8 @@ std::string canonical_json(const Json& value);
 struct JsonInts {
   int64_t low, high;
   std::optional<int64_t> fallback = {};
-  std::optional<int64_t> value_of(const Json& found) const;  // nothing if `found` is not such a value
-  std::string expected() const;                              // "integer in [1, 65536]"
+  std::optional<int64_t> value_of(const Json& found) const;  // nothing if `found` is not an allowed integer
+  std::string expected() const;                              // for messages: "integer in [1, 65536]"
 };
 struct JsonNumbers {
   double low, high;

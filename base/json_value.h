@@ -14,8 +14,8 @@
 
 namespace specdec {
 
-// Refers to a function object and does not copy it. It must be called before the statement that makes it ends, because
-// a temporary function object does not live longer.
+// Refers to a function object and does not copy it. Call it only within the statement that creates it, because a
+// temporary function object is destroyed at the end of that statement.
 template <class Signature>
 class FunctionRef;
 template <class... A>
@@ -60,18 +60,18 @@ class Value {
   virtual void text(std::string& x) = 0;
   virtual void digest(std::string& x, bool may_be_empty) = 0;
   virtual void word(std::string& x, Words words) = 0;
-  virtual void interval(Interval& x) = 0;  // [low, high]
+  virtual void interval(Interval& x) = 0;  // written as [low, high]
   virtual void json(Json& x, const Json& schema) = 0;
-  virtual bool maybe(bool has) = 0;  // writes null unless `has`; returns whether there is a value to visit
+  virtual bool maybe(bool has) = 0;  // writes null if `has` is false; returns whether there is a value to visit
   virtual void object(FunctionRef<void(Fields&)> visit) = 0;
-  // An array whose items are named in `form`, such as "[batch_lo, batch_hi, k]", and in errors.
+  // An array of a fixed length. `form`, such as "[batch_lo, batch_hi, k]", names the items in errors.
   virtual void tuple(const char* form, FunctionRef<void(Fields&)> visit) = 0;
   virtual void list(size_t size, const ListRule& rule, FunctionRef<void(size_t)> resize,
                     FunctionRef<void(Value&, size_t)> item) = 0;
   virtual void map(const std::vector<std::string>& keys, const MapRule& rule,
                    FunctionRef<void(Value&, const std::string&)> entry) = 0;
 
-  // These call the function above that fits the type of the member.
+  // Each of these operators calls the virtual function above that fits the type of the member.
   void operator()(int64_t& x, const JsonInts& allowed = kAnyInt) { integer(x, allowed); }
   template <std::integral T>
   void operator()(T& x, const JsonInts& allowed = kAnyInt) {

@@ -13,7 +13,7 @@ LogSink& current_sink() {
   return sink;
 }
 
-// Lines logged before the sink was installed, such as warnings about the command line that configures the sink.
+// Number of lines kept if logged before the sink is installed, such as warnings about the command line.
 constexpr size_t kMostEarly = 64;
 std::vector<std::pair<LogLevel, std::string>>& early_lines() {
   static std::vector<std::pair<LogLevel, std::string>> lines;

@@ -20,7 +20,7 @@ HubResolver& hub_resolver() {
   return resolver;
 }
 
-// Returns why this file or directory, which exists, is no model directory, and what to give instead.
+// Returns the rest of an error message: why the existing path `local` is no model directory, and what to give instead.
 std::string why_no_model(const fs::path& local) {
   std::error_code ec;
   const std::string original =
@@ -42,8 +42,8 @@ std::string why_no_model(const fs::path& local) {
   return start + "(no manifest.json)";
 }
 
-// Throws Error(kModel) if config.json is of an encoder, which has no next token to predict, whatever a command would
-// read of the model first. A config that cannot be read is left to those who need it.
+// Throws Error(kModel) if config.json is that of an encoder (such as BERT), which cannot generate text. A config.json
+// that cannot be read is not reported here; loading the model reports it.
 void require_decoder(const fs::path& directory) {
   const fs::path file = directory / "config.json";
   Json config;
@@ -73,7 +73,8 @@ void require_decoder(const fs::path& directory) {
                                        "(…ForCausalLM)");
 }
 
-// True for a name that begins with a folder's usual name: "models/target" is a path, whether or not it is there.
+// Returns whether an argument "`organisation`/…" is a path rather than a hub name, because it begins with a usual
+// folder name: "models/target" is taken for a path even if it does not exist.
 bool begins_like_a_path(const std::string& organisation) {
   static const std::set<std::string> kFolders = {"model", "models", "checkpoint", "checkpoints", "weights", "run",
                                                  "runs",  "out",    "output",     "drafts",      "store"};
@@ -111,7 +112,7 @@ ResolvedModel resolve_model(const std::string& argument) {
           " differ (expected " + package->manifest.target.id.substr(0, 12) + ", found " + found.id.substr(0, 12) + ")";
     return model;
   }
-  // Of a URL only the scheme is shown: it may contain a password.
+  // The error shows only the scheme of a URL, because the rest may contain a password.
   if (const size_t scheme = argument.find("://"); scheme != std::string::npos && !argument.starts_with("hf://"))
     throw Error(ErrorKind::kUsage,
                 "MODEL: expected a local directory, a package, org/name or hf://org/name, found a URL (" +

@@ -14,33 +14,34 @@ namespace specdec {
 
 struct ResolvedModel {
   std::filesystem::path directory;  // a Hugging Face directory; for a package, its target
-  std::filesystem::path draft;      // the package's draft, else empty
+  std::filesystem::path draft;      // the package's draft; empty for a model that is not a package
   std::string package_digest;       // 64 hex digits for a package, else empty
-  // Says why the target is not the model that the package was validated with; "" if it is, or for a model that is no
-  // package.
+  // Why the target is not the model that the package was validated with. "" if the target is that model, or if no
+  // package was given.
   std::string stale_reason;
-  // The commit of a model, or of a package's target, that was given by hub name; else empty.
+  // The commit if the model, or the package's target, was given by hub name; else empty.
   std::string hub_commit;
   std::shared_ptr<const DirectoryLock> hold = {};  // keeps a package from being removed; null for other models
-  // The package's verified files, without the files of a stale target. Call its require_unchanged() after loading. Null
-  // if the model is not a package.
+  // The package's verified files; the files of a stale target are left out. Call verified->require_unchanged() after
+  // loading. Null if the model is not a package.
   std::shared_ptr<const VerifiedFiles> verified = {};
 };
 // Resolves `argument`, which is one of:
 // * a local directory with config.json;
-// * a package (directory, "STORE:CHANNEL", "STORE/refs/CHANNEL", "sha256-…"). Its target's fingerprint is compared
-//   before its digests are verified, so another model in the target's place is stale, not damaged;
+// * a package (directory, "STORE:CHANNEL", "STORE/refs/CHANNEL", "sha256-…"). The target's fingerprint is compared
+//   before the package's digests are verified, so a package whose target was replaced by another model is stale, not
+//   damaged;
 // * "org/name[@revision]", which the hub resolver finds.
 // A model whose config.json is that of an encoder (BERT) is refused. Throws Error(kModel) saying what was tried and
-// what to do, Error(kData) for a damaged package, and what the hub resolver throws.
+// what to do, Error(kData) for a damaged package, and the errors of the hub resolver.
 ResolvedModel resolve_model(const std::string& argument);
-// Returns the target of a package: the one inside it, or the one that it refers to. `argument` is the user's name for
-// the package.
+// Returns the target of a package: the model inside the package, or the model that the package refers to. `argument` is
+// the user's name for the package.
 ResolvedModel packaged_target(const ResolvedPackage& package, const std::string& argument);
 
-// Finds the models behind hub names. The program installs a resolver that downloads (net/hub); without it only the
+// Finds the model for a hub name. The program installs a resolver that downloads models (net/hub); without it, only the
 // local cache is searched.
 using HubResolver = std::function<HubSnapshot(const HubName&)>;
-void set_hub_resolver(HubResolver resolver);  // not while another thread calls resolve_model
+void set_hub_resolver(HubResolver resolver);  // must not be called while another thread calls resolve_model
 
 }  // namespace specdec

@@ -1,8 +1,8 @@
-// Lets a program that GCC 12 or newer built run with the libstdc++ of GCC 11, which is the newest that a manylinux_2_34
-// wheel may ask for (RHEL 9 has it). GCC 12 gave std::condition_variable::wait a new symbol
-// version, GLIBCXX_3.4.30, because it is no longer noexcept; libstdc++ still has the old one. The executables are
-// linked with --wrap for this symbol (cmake/install.cmake), so that every call comes here and goes to the old version.
-// Source of the versions: GCC 12, libstdc++-v3/config/abi/pre/gnu.ver.
+// Lets a program that GCC 12 or newer built run with the libstdc++ of GCC 11, the newest that a manylinux_2_34 wheel
+// may ask for (RHEL 9 has it). In GCC 12, std::condition_variable::wait became not noexcept and got a new symbol
+// version, GLIBCXX_3.4.30; libstdc++ still has the old version. The executables are linked with --wrap for this symbol
+// (cmake/install.cmake), so that every call comes here and goes to the old version. Source of the versions: GCC 12,
+// libstdc++-v3/config/abi/pre/gnu.ver.
 #include <condition_variable>
 #include <mutex>
 

@@ -40,8 +40,8 @@ bool has_result(const fs::path& directory, const OutputRule& rule) {
   });
 }
 
-// Returns the names in the directory in alphabetical order: with `all` every one, else without those that no user made
-// (unfinished files, locks, lost+found). A directory that would be replaced as a whole is looked at with `all`.
+// Returns the names in the directory in alphabetical order. Without `all`, leaves out names that no user creates
+// (unfinished files, locks, lost+found). Call it with `all` for a directory that will be replaced as a whole.
 std::vector<std::string> entries_of(const fs::path& directory, bool all) {
   std::vector<std::string> names;
   try {
@@ -67,7 +67,7 @@ void check_shared_directory(const fs::path& directory, const std::string& flag) 
   if (!fs::is_directory(place, ec))
     throw Error(ErrorKind::kUsage, flag + " " + directory.string() + ": " + place.string() +
                                        " is no directory: give a directory, or the name of a new one");
-  // Root passes access() in the kernel's own file systems, where nobody can make a directory.
+  // access() succeeds for root in /proc and /sys, where nobody can make a directory.
   struct statfs system{};
   if (::statfs(place.c_str(), &system) == 0 && (system.f_type == PROC_SUPER_MAGIC || system.f_type == SYSFS_MAGIC))
     io_error(flag + " " + directory.string(), "cannot be written below " + place.string(), EACCES);
@@ -79,7 +79,8 @@ bool check_output_directory(const fs::path& directory, const OutputRule& rule) {
   check_shared_directory(directory, rule.flag);
   std::error_code ec;
   if (!fs::exists(directory, ec)) return false;
-  // A link cannot be replaced as a whole: the new directory would take its place, and the old one would stay.
+  // A symbolic link cannot be replaced as a whole: the new directory would replace the link and not the directory to
+  // which the link points.
   if (rule.writes && fs::is_symlink(fs::symlink_status(directory, ec)))
     throw Error(ErrorKind::kUsage, rule.flag + " " + directory.string() + ": is a link: " + wanted(rule));
   const std::vector<std::string> names = entries_of(directory, static_cast<bool>(rule.writes));

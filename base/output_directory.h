@@ -16,11 +16,12 @@ struct ResultFile {
 };
 
 struct OutputRule {
-  std::string flag;                 // "--out"
-  std::string command;              // "specdec validate", for messages
+  std::string flag;                 // for messages, such as "--out"
+  std::string command;              // for messages, such as "specdec validate"
   std::vector<ResultFile> results;  // any of them marks an earlier result; none = the directory must be new or empty
-  // For a command that replaces the whole directory: returns whether it writes files of this name. Other files would be
-  // lost. Empty for a command that replaces only its own files.
+  // Only for a command that replaces the whole directory: returns whether the command writes files of this name. A
+  // directory with a file of another name is refused, because that file would be lost. Empty for a command that
+  // replaces only its own files.
   std::function<bool(const std::string& name)> writes = {};
 };
 
@@ -30,8 +31,8 @@ struct OutputRule {
 // not write there.
 bool check_output_directory(const std::filesystem::path& directory, const OutputRule& rule);
 
-// Checks only that the path is a directory, or can become one, in which this user may write. For a directory that a
-// command shares with others, such as the one of `init`.
+// Checks only that the path is a directory, or can become one, in which this user may write. Used for a directory that
+// a command shares with others, such as the directory of `init`.
 void check_shared_directory(const std::filesystem::path& directory, const std::string& flag);
 
 }  // namespace specdec

@@ -1,4 +1,5 @@
-// Progress reports of long work. cli draws them (a bar on a terminal, one line every 30 s elsewhere).
+// Progress reports of long work. cli/progress_line.h draws them (one line that is redrawn on a terminal, separate lines
+// elsewhere).
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 namespace specdec {
 
 struct Progress {
-  std::string stage;   // "distill", "alpha", …; "" ends the last stage without a line
+  std::string stage;   // "distill", "alpha", …; "" ends the last stage without printing a line
   double done = 0;     // measured in `unit`
   double total = 0;    // 0 = unknown
   std::string unit;    // "steps", "requests", "s"
@@ -17,7 +18,7 @@ struct Progress {
 using ProgressFn = std::function<void(const Progress&)>;  // may be empty; called from the working thread only
 
 // Returns whether a signal has requested a stop (cli's handler calls request_stop). Long-running work checks this at
-// safe points, saves its state, and throws Error(kNetwork, "stopped by a signal…").
+// safe points, saves its state, and throws Error(kNetwork, "stopped by a signal…"): this kind means "try again".
 bool stop_requested();
 void request_stop();
 

@@ -11,17 +11,18 @@ namespace specdec {
 
 struct DeviceOptions {
   std::string device = "auto";  // auto | cpu | cuda | cuda:<i>
-  // auto (the checkpoint's own) | fp32 | bf16 | fp16 | int8 (only the weights when decoding; norms and caches stay
-  // wide)
+  // auto (the checkpoint's own) | fp32 | bf16 | fp16 | int8 (only for decoding: weights are int8, norms and KV caches
+  // keep a wider dtype)
   std::string dtype = "auto";
-  std::string draft_dtype = {};  // dtype of the draft; empty = as dtype
+  std::string draft_dtype = {};  // dtype of the draft; empty = same as dtype
   uint64_t seed = 0;
-  int threads = 0;  // 0 = all cores
+  int threads = 0;     // 0 = all cores
+  bool exact = false;  // on a GPU, the target's wide passes are computed as its narrow ones (engine/weights/weights.h)
   const std::string& dtype_of_draft() const { return draft_dtype.empty() ? dtype : draft_dtype; }
 };
 
-// The sampling distribution p is the softmax of logits / temperature, cut by top-k, top-p and min-p in this order, and
-// renormalised after each. temperature 0 = greedy (one-hot).
+// The sampling distribution p is the softmax of logits / temperature, restricted by top-k, top-p and min-p in this
+// order, and renormalised after each. Temperature 0 = greedy (p is one-hot).
 struct SamplingOptions {
   double temperature = 1.0;  // [0, 10]
   int64_t top_k = 0;         // 0 = off
@@ -30,15 +31,15 @@ struct SamplingOptions {
   bool greedy() const { return temperature == 0.0; }
 };
 
-enum class VerifyRule { kToken, kBlock, kTarget, kCoupled };  // engine/decode/sampling/verifier.h
+enum class VerifyRule { kToken, kBlock, kTarget, kCoupled };  // explained in engine/decode/sampling/verifier.h
 
 struct SpeculationOptions {
-  int k = -1;     // draft tokens per step; -1 = auto (the controller chooses, 0 included); 0 = plain
-  int max_k = 8;  // upper bound for auto
+  int k = -1;     // draft tokens per step; -1 = auto (the controller chooses K >= 0); 0 = plain decoding
+  int max_k = 8;  // upper bound of K if k is -1 (auto)
   VerifyRule verify = VerifyRule::kToken;
   // Number of children of every node, by depth; each in [1, 8], at most 64 nodes in all; empty = a chain of K.
   std::vector<int> tree = {};
-  bool suffix = false;  // also drafts from the text itself (engine/decode/control/suffix_drafter.h)
+  bool suffix = false;  // also drafts continuations found earlier in the text (engine/decode/control/suffix_drafter.h)
 };
 
 // Throw Error(kUsage) naming the flag and its range if a value is not allowed.

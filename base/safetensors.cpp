@@ -239,7 +239,7 @@ SafetensorsDirectory::SafetensorsDirectory(const std::filesystem::path& director
   }
   const std::string at = index.string();
   const Json root = read_json(index, ErrorKind::kModel);
-  std::map<std::string, size_t> number;  // file name → shard
+  std::map<std::string, size_t> number;  // file name → index of the shard
   for (const auto& [name, file] : json_object(root, "weight_map", kMaxTensors, at, ErrorKind::kModel).items()) {
     if (!file.is_string())
       throw Error(ErrorKind::kModel, at + ": weight_map: " + shown(name) + ": expected a file name");

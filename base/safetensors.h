@@ -43,9 +43,9 @@ class SafetensorsFile {
 };
 
 // The tensors of a Hugging Face directory: model.safetensors, or the shards of model.safetensors.index.json. Throws
-// Error(kModel) if neither exists; the message then names a pickle file that is there instead. Also throws it if the
-// index names a path with '/' or "..", if a shard or tensor is missing, or if a tensor is in two shards or in another
-// shard than the index says.
+// Error(kModel) if neither file exists (the message names a pickle file if there is one), if the index names a path
+// with '/' or "..", if a shard or a tensor is missing, if a tensor is in two shards, or if a tensor is in a shard other
+// than the one that the index names.
 class SafetensorsDirectory {
  public:
   explicit SafetensorsDirectory(const std::filesystem::path& directory);

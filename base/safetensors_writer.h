@@ -21,12 +21,12 @@ struct TensorShape {
 // Pads the header with spaces to a multiple of 8 bytes.
 class SafetensorsWriter {
  public:
-  // Throws Error(kInternal) for an unknown dtype, an empty name or one that is there twice.
+  // Throws Error(kInternal) for an unknown dtype, an empty name, or a name that occurs twice.
   SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorShape> tensors,
                     std::map<std::string, std::string> metadata = {{"format", "pt"}});
   // Returns the tensors in the order in which their values must be written: wide types first, then by name.
   const std::vector<TensorShape>& order() const { return order_; }
-  void write(std::span<const std::byte> values);  // the next bytes
+  void write(std::span<const std::byte> values);  // appends the next bytes of the values
   void finish();  // fsyncs the file; throws Error(kInternal) unless all values have been written
 
  private:

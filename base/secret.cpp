@@ -28,7 +28,7 @@ bool is_plain_host(const std::string& authority) {
 
 std::string shown_of(const std::string& url, SecretUrl::Shows shows) {
   const size_t scheme_end = url.find("://");
-  if (scheme_end == std::string::npos) return url;  // a path or a name
+  if (scheme_end == std::string::npos) return url;  // no URL but a path or a name
   const size_t begin = scheme_end + 3, end = std::min(url.find_first_of("/?#", begin), url.size());
   const std::string scheme = url.substr(0, begin), authority = url.substr(begin, end - begin);
   const size_t at = authority.rfind('@');

@@ -24,9 +24,10 @@ class Secret {
 std::ostream& operator<<(std::ostream& out, const Secret& secret);  // prints "***", or "" if it is empty
 void to_json(nlohmann::json& json, const Secret& secret);
 
-// A URL that is shown as "http://***@host:9090/metrics?***". A query is hidden unless it is only a Prometheus match,
-// because the match distinguishes sources. For a webhook (kHost) only the host is shown, because its path is its key.
-// A URL without a plain host is shown as "http://***". Text without "://" is a path or a name and is shown whole.
+// A URL that is shown as "http://***@host:9090/metrics?***". A query is hidden, except a Prometheus selector alone
+// ("?match={…}"), which is shown because it distinguishes sources. For a webhook (kHost) only the host is shown,
+// because the path is the secret. A URL without a plain host is shown as "http://***". Text without "://" is a path or
+// a name and is shown whole.
 class SecretUrl {
  public:
   enum class Shows { kPath, kHost };

@@ -1,4 +1,4 @@
-// Whole blocks of bytes over a stream socket that blocks.
+// Sends and receives blocks of a known size over a blocking stream socket.
 #pragma once
 
 #include <cstddef>

@@ -32,7 +32,8 @@ double quantile(std::vector<double> x, double q) {
 
 namespace {
 
-// A capital below this is practically lost; smaller values would become denormal, which processors multiply slowly.
+// Capitals are kept at or above this value, because smaller numbers would become denormal, which processors multiply
+// slowly.
 constexpr double kLeastCapital = 1e-200;
 
 double bounded(double x) {
@@ -67,8 +68,8 @@ ConfidenceSequence::ConfidenceSequence(const ConfidenceOptions& options)
   down_ = up_;
   for (const double stake : options.stakes)
     for (size_t i = 0; i < candidates; ++i) {
-      // The bet would be infinite at one end of the grid, so it is capped. The cap cannot change the interval, because
-      // the interval's end is always one candidate further out.
+      // The bet would be infinite at m = 0 or m = 1, so its divisor is at least 1e-9. This cannot change the interval,
+      // because each end of the interval lies one candidate outside the candidates that remain.
       bet_up_.push_back(stake / std::max(static_cast<double>(i) * step_, 1e-9));
       bet_down_.push_back(stake / std::max(1 - static_cast<double>(i) * step_, 1e-9));
     }
@@ -84,7 +85,7 @@ double ConfidenceSequence::capital(const std::vector<double>& of, size_t candida
 void ConfidenceSequence::observe(double value) {
   const double x = bounded(value);
   const size_t candidates = static_cast<size_t>(options_.breaks) + 1, constant = bet_up_.size();
-  // 1 + λ(x − m) = 1 − stake + λx, and 1 − λ'(x − m) = 1 − stake + λ'(1 − x).
+  // With λ = stake/m, 1 + λ(x − m) = 1 − stake + λx. With λ' = stake/(1 − m), 1 − λ'(x − m) = 1 − stake + λ'(1 − x).
   for (size_t bet = 0; bet < options_.stakes.size(); ++bet) {
     const size_t from = bet * candidates;
     grow(std::span(up_).subspan(from, candidates), &bet_up_[from], 1 - options_.stakes[bet], x);
@@ -105,7 +106,8 @@ void ConfidenceSequence::observe(double value) {
     const double centre = regular_sum_ / (t + 1);
     squares_ += (x - centre) * (x - centre);
   }
-  // up falls in m and down rises, so the candidates that remain form a range [first, last), which may be empty.
+  // As m grows, up(m) falls and down(m) rises, so the candidates that remain form a range [first, last), possibly
+  // empty.
   size_t first = 0, last = candidates;
   for (size_t end = candidates; first < end;) {
     const size_t middle = (first + end) / 2;

@@ -20,39 +20,39 @@ struct Estimate {
 
 double mean(std::span<const double> x);
 double variance(std::span<const double> x);  // unbiased; 0 for n < 2
-// Interpolates linearly; q in [0, 1]. Throws Error(kInternal) if x is empty.
+// Returns the quantile q in [0, 1], interpolated linearly. Throws Error(kInternal) if x is empty.
 double quantile(std::vector<double> x, double q);
 
 // Confidence sequence of the mean of values in [0, 1] that arrive one by one (Waudby-Smith & Ramdas 2024, JRSS B 86,
-// section 4). For a candidate mean m, two capitals start at 1 and grow if m is wrong: up(m) = Π(1 + λ(x − m)) grows if
-// the mean is higher, down(m) = Π(1 − λ'(x − m)) if it is lower. The bets λ <= c/m and λ' <= c/(1 − m), c < 1, depend
-// only on earlier values. m is refuted from below once up(m) > 2/level and from above once down(m) > 2/level, and stays
-// refuted.
+// section 4). For each candidate mean m, two capitals start at 1: up(m) = Π(1 + λ(x − m)) grows if the true mean is
+// higher than m, and down(m) = Π(1 − λ'(x − m)) grows if it is lower. The bets λ <= c/m and λ' <= c/(1 − m), c < 1,
+// depend only on earlier values. Once up(m) or down(m) has exceeded 2/level, m is refuted and stays refuted. The
+// interval is the range of the candidates that are not refuted.
 //
 // Each end of the two-sided interval at `level` is the end of a one-sided sequence at level/2, so the printed interval
 // (90 %) and the limit of a gate (one-sided 95 %) are the same numbers. Proof: at the true mean, up is a non-negative
 // martingale that starts at 1, so by Ville's inequality P(ever up > 2/level) <= level/2. Only up moves the lower end.
-// The factors 1 + min(λ, c/m)(x − m) fall in m, so all m below a refuted one are refuted too. The same holds for down,
-// and by the union bound both ends hold with an error of at most `level`. (Comparing ½up + ½down with 1/level would be
-// narrower, but its ends are not one-sided sequences: each may err with probability `level`.)
+// The factors 1 + min(λ, c/m)(x − m) fall as m grows, so all candidates below a refuted candidate are refuted too. The
+// same holds for down, and by the union bound both ends hold with an error of at most `level`. (Comparing ½up + ½down
+// with 1/level would be narrower, but each end of that interval may err with probability `level`.)
 //
-// The interval is valid at any time at which one reads it or stops, as long as the mean of each value, given the values
-// before it, is the mean to be estimated.
+// The interval may be read at any time, and sampling may stop at any time, as long as the mean of each value, given the
+// values before it, is the mean to be estimated.
 struct ConfidenceOptions {
   double level = 0.10;  // error probability of the two-sided interval
   int breaks = 1000;    // candidates are i / breaks
-  // Constant bets λ = stake/m, λ' = stake/(1 − m), whose capitals are averaged.
+  // Each stake s in (0, 1) makes the constant bets λ = s/m and λ' = s/(1 − m). The capitals of all bets are averaged.
   std::vector<double> stakes = {0.25, 0.5, 0.9};
   bool plug_in = false;     // adds the predictable plug-in bet of the paper's eq. 26, at level/2
   double truncation = 0.5;  // the c of the plug-in bet
 };
-// With no stakes and the plug-in bet, this is betting_cs(x, alpha=level, breaks=breaks, trunc_scale=truncation,
-// running_intersection=True) of confseq 0.0.11. With stakes, it is the same function with these constant bets.
+// With `plug_in` and without stakes, gives the intervals of betting_cs(x, alpha=level, breaks=breaks,
+// trunc_scale=truncation, running_intersection=True) of confseq 0.0.11. Each stake adds one more bet.
 class ConfidenceSequence {
  public:
   explicit ConfidenceSequence(const ConfidenceOptions& options = {});  // throws Error(kInternal)
   void observe(double x);                                              // throws Error(kInternal) outside [0, 1]
-  const Interval& ci() const { return ci_; }  // [0, 1] before the first value; low > high if the mean moved
+  const Interval& ci() const { return ci_; }  // [0, 1] before the first value; low > high if the mean has changed
   Estimate estimate() const;                  // the sample mean, and ci widened to contain it
 
  private:

@@ -18,14 +18,14 @@ enum class Verdict {
   kNotWorthIt,
   kInconclusive,
   kStale,
-  // bench
+  // verdicts of bench only
   kFaster,
-  // monitor
+  // verdicts of monitor only
   kHealthy,
   kWarn,
   kDrift,
   kStaleTarget,
-  // distill
+  // verdicts of distill only
   kImproved,
   kNoSignificantGain,
 };
@@ -41,7 +41,7 @@ std::string readable(std::string_view name);
 int exit_code(Verdict verdict);
 // Returns whether validate can end with this verdict, so that a validation report may contain it.
 bool is_gate_verdict(Verdict verdict);
-// The field "verdict" with one of `allowed`, or with one of the gate's.
+// The field "verdict": visit_verdict() allows the verdicts in `allowed`, visit_gate_verdict() those of the gate.
 void visit_verdict(Fields& f, Verdict& verdict, const std::vector<Verdict>& allowed);
 void visit_gate_verdict(Fields& f, Verdict& verdict);
 

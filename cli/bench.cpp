@@ -67,6 +67,7 @@ void add_bench(Cli& cli) {
   add_shape_flags(*sub, options->speculation);
   add_device_flags(*sub, options->device);
   add_draft_dtype_flag(*sub, options->device);
+  add_exact_flag(*sub, options->device);
   sub->footer(
       "Examples:\n"
       "  specdec bench --target T --draft run/draft --data traffic --out bench\n"

@@ -39,7 +39,7 @@ Child start_server(const std::string& program, const std::vector<std::string>& a
   return child;
 }
 
-// A pipe from a child; a closed end is -1.
+// A pipe from a child process. -1 stands for an end that is closed.
 struct Pipe {
   int read_end = -1, write_end = -1;
   Pipe() = default;
@@ -59,7 +59,7 @@ struct Pipe {
     if (write_end >= 0) ::close(write_end);
     write_end = -1;
   }
-  // Takes what is there; at the end of the pipe closes it.
+  // Reads once and passes the bytes to `take`. Closes the read end at the end of the pipe.
   void read(const std::function<void(std::string_view)>& take) {
     char buffer[65536];
     const ssize_t n = ::read(read_end, buffer, sizeof buffer);
@@ -70,14 +70,14 @@ struct Pipe {
   }
 };
 
-// Appends text to a file and hands it on line by line.
+// Appends text to a file and passes each complete line to `on_line`.
 class LineCutter {
  public:
   LineCutter(int file, const std::function<void(const std::string&)>& on_line) : file_(file), on_line_(on_line) {}
   void add(std::string_view text) {
     for (std::string_view rest = text; !rest.empty();) {
       const ssize_t n = ::write(file_, rest.data(), rest.size());
-      if (n < 0 && errno != EINTR) break;  // a full disk does not end the work of the child
+      if (n < 0 && errno != EINTR) break;  // drops the rest: a full disk must not stop the child
       rest.remove_prefix(static_cast<size_t>(std::max<ssize_t>(n, 0)));
     }
     line_ += text;
@@ -89,7 +89,7 @@ class LineCutter {
   }
 
  private:
-  static constexpr size_t kMostBytes = 1 << 20;  // of a line
+  static constexpr size_t kMostBytes = 1 << 20;  // longest line that is kept
   int file_;
   const std::function<void(const std::string&)>& on_line_;
   std::string line_;
@@ -113,7 +113,8 @@ ChildResult run_child(const std::string& program, const std::vector<std::string>
   LineCutter lines(log, errors.on_line);
   const SystemClock clock;
   const double end = clock.seconds() + most_seconds;
-  // Stdout is read to its end, whoever holds it; stderr only as long as the program runs, and what it has left there.
+  // Stdout is read to its end, even after the program has ended, because its own children may still hold stdout. Stderr
+  // is read until the program ends; what is left in that pipe then is read once.
   while (!result.late && (out.is_open() || (err.is_open() && !child.code()))) {
     pollfd waiting[] = {{out.read_end, POLLIN, 0}, {err.read_end, POLLIN, 0}};
     const int ready = ::poll(waiting, 2, 200);
@@ -147,7 +148,7 @@ BackgroundChild::BackgroundChild(const std::string& program, const std::vector<s
 BackgroundChild::~BackgroundChild() {
   try {
     stop();
-  } catch (const Error&) {  // the child's exit code is lost, but nobody needs it
+  } catch (const Error&) {  // ignored: the child's exit code is lost, and nobody needs it
   }
 }
 

@@ -15,20 +15,21 @@ namespace specdec::cli {
 struct ChildResult {
   int exit_code = 0;   // 128 + signal if it was killed
   std::string output;  // its stdout, at most 64 MiB
-  bool late = false;   // it was killed because it had not ended in time
+  bool late = false;   // true: it was killed because it had not ended in time
 };
 
 // Where the stderr of a child goes.
 struct ChildErrors {
   std::filesystem::path file = {};  // stderr is appended to it; "" = the child inherits stderr
-  // Takes each line as it is written to `file`, without its end. May be empty.
+  // Called with each line of stderr (without the line end) when the line is written to `file`. May be empty.
   std::function<void(const std::string& line)> on_line = {};
 };
 
-// Runs the program until it ends. Captures stdout. `directory` is the child's working directory, "" = the current one.
-// A stop request (base/progress.h) is passed on as SIGTERM. A program that cannot be executed gives exit code 127. A
-// program that has not ended after `most_seconds` is killed. This does not wait for the killed program to end, because
-// a driver that hangs may keep it from ending. Throws Error(kInternal) if no process can be started.
+// Runs the program until it ends and captures its stdout. `directory` is the child's working directory, "" = the
+// current one. A stop request (base/progress.h) is passed on as SIGTERM. A program that cannot be executed gives exit
+// code 127. A program that has not ended after `most_seconds` is killed; run_child() then returns without waiting for
+// the end of the program, because a driver that hangs may prevent it. Throws Error(kInternal) if no process can be
+// started.
 ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
                       const ChildErrors& errors = {}, const std::filesystem::path& directory = {},
                       double most_seconds = std::numeric_limits<double>::infinity());
@@ -43,9 +44,9 @@ class BackgroundChild {
   BackgroundChild(const BackgroundChild&) = delete;
   BackgroundChild& operator=(const BackgroundChild&) = delete;
 
-  // Waits until `pattern` appears in the log; returns the rest of that line. Throws Error(kNetwork) if the child ends
-  // first, `seconds` pass or a stop is requested. Except after a stop request, the message has the last line of the
-  // log.
+  // Waits until `pattern` appears in the log; returns the rest of that line. Throws Error(kNetwork), the kind that
+  // means "try again", if the child ends first, `seconds` pass or a stop is requested. Except after a stop request, the
+  // message has the last line of the log.
   std::string wait_for_line(const std::string& pattern, double seconds);
   bool running() { return !child_.code(); }
   int stop();  // sends SIGTERM, and SIGKILL after `grace_seconds`; returns the exit code

@@ -27,8 +27,8 @@ namespace specdec::cli {
 
 namespace {
 
-// Returns a check that `holds` for the number. Text that is no number passes: its conversion fails with its own
-// message.
+// Returns a CLI11 check that fails with `expected` unless `holds` is true for the number. The check accepts text that
+// is not a number, because CLI11's conversion then fails with a message of its own.
 std::function<std::string(const std::string&)> number_check(const std::string& expected,
                                                             const std::function<bool(double)>& holds) {
   return [expected, holds](const std::string& text) -> std::string {
@@ -39,7 +39,8 @@ std::function<std::string(const std::string&)> number_check(const std::string& e
   };
 }
 
-// CLI11 would take "-1", and every number above 2^64 - 1, for 2^64 - 1.
+// Checks the text of a seed before CLI11 converts it. CLI11 would read "-1", and every number above 2^64 - 1, as 2^64 -
+// 1.
 std::string check_seed(const std::string& text) {
   char* end = nullptr;
   errno = 0;
@@ -88,6 +89,14 @@ void add_draft_dtype_flag(CLI::App& sub, DeviceOptions& options) {
   sub.add_option("--draft-dtype", options.draft_dtype, "dtype of the draft, with the values of --dtype")
       ->type_name(kTypes)
       ->default_str("as --dtype")
+      ->group("Device");
+}
+
+void add_exact_flag(CLI::App& sub, DeviceOptions& options) {
+  sub.add_flag(
+         "--exact", options.exact,
+         "On a GPU, greedy text does not depend on how many sequences run together; passes of more than 64 tokens "
+         "are slower")
       ->group("Device");
 }
 

@@ -49,18 +49,18 @@ struct EngineRunners {
   int (*validate)(const Global&, const deploy::ValidateOptions&) = nullptr;
   int (*bench)(const Global&, const deploy::BenchOptions&) = nullptr;
   int (*serve)(const Global&, const deploy::ServeOptions&) = nullptr;
-  int (*doctor)(const Global&) = nullptr;  // prints what it found of the GPUs, in JSON
+  int (*doctor)(const Global&) = nullptr;  // prints what it found about the GPUs, in JSON
 };
 
 struct Cli {
   CLI::App& app;
   Global& global;
   const EngineRunners& runners;
-  // The chosen subcommand's callback sets it. run_program() calls it and turns errors into exit codes.
+  // Set by the callback of the chosen subcommand. run_program() calls `selected` and turns errors into exit codes.
   std::function<int()> selected;
-  // Checks the options by rules that the parser does not know; empty if the command has no such rules. The callback
-  // that sets `selected` sets it, too. It throws Error(kUsage) and reads no file. run_program() calls it before
-  // `selected`, and check_command_line() calls it for the stages of a loop.
+  // Checks the options by rules that the parser does not know; empty if the command has no such rules. Set together
+  // with `selected`. `check` throws Error(kUsage) and reads no file. run_program() calls `check` before `selected`, and
+  // check_command_line() calls it for the stages of a loop.
   std::function<void()> check = {};
   SettingOrigins origins = {};
 };
@@ -85,23 +85,25 @@ void add_manual(Cli& cli);
 // Declares the program's own flags, and all commands with their flags.
 void declare_commands(Cli& cli);
 
-// Implements the callback of a command that runs models: selects `runner`, which runs in this process, or, if it is
-// null, execs specdec-engine with the same arguments. Usage:
+// Implements the callback of a command that runs models. Selects `runner`, which runs in this process. If `runner` is
+// null, selects a function that execs specdec-engine with the same arguments. Usage:
 //   sub->callback([&cli, options] { select_engine(cli, cli.runners.generate, options); });
 template <class Options>
 void select_engine(Cli& cli, int (*runner)(const Global&, const Options&), std::shared_ptr<Options> options);
 [[noreturn]] void exec_engine(const Global& global);
 
-// Each of these functions declares flags that several commands share, so that an option has the same name, help and
-// check everywhere.
-// Returns a check of CLI11 for a number that must be at least (or more than) `least`.
+// The functions below declare flags that several commands share, so that an option has the same name, help and check
+// everywhere.
+//
+// at_least() and more_than() return a CLI11 check for a number that must be at least (or more than) `least`.
 std::function<std::string(const std::string&)> at_least(double least);
 std::function<std::string(const std::string&)> more_than(double least);
-CLI::Validator within(double low, double high);  // both are allowed, and the help shows them
+CLI::Validator within(double low, double high);  // both ends are allowed, and the help shows the range
 
 CLI::Option* add_seed_flag(CLI::App& sub, uint64_t& seed, const std::string& help);  // --seed
 void add_device_flags(CLI::App& sub, DeviceOptions& options);
 void add_draft_dtype_flag(CLI::App& sub, DeviceOptions& options);  // --draft-dtype
+void add_exact_flag(CLI::App& sub, DeviceOptions& options);        // --exact
 void add_sampling_flags(CLI::App& sub, SamplingOptions& options);
 void add_speculation_flags(CLI::App& sub, SpeculationOptions& options);  // --k and the flags of add_verify_flags
 void add_verify_flags(CLI::App& sub, SpeculationOptions& options);       // --verify, --max-k
@@ -110,17 +112,17 @@ void add_shape_flags(CLI::App& sub, SpeculationOptions& options);        // --tr
 // Returns the API key that a client sends: the first word of `file`, which may be the file of serve --api-key-file.
 // Throws Error(kConfig) if the file contains no word.
 Secret read_api_key(const std::string& file);
-// Returns the key for an OpenAI-compatible endpoint. If `file` is not "", this is the key in the file. Else it is the
-// value of OPENAI_API_KEY if `url` keeps it secret (https, or this machine), and no key otherwise: the user did not ask
-// for the key to be sent, and an internal endpoint may need none.
+// Returns the key for an OpenAI-compatible endpoint: the key in `file` if `file` is not "", else the value of
+// OPENAI_API_KEY. That variable is not used, and the key is empty, if `url` would not keep it secret (neither https nor
+// this machine): nobody asked for the key to be sent there.
 Secret endpoint_key(const std::string& file, const std::string& url);
 // Returns the URL that an argument gives: the argument itself, or for @FILE the first word of the file. Every user of
 // the machine can read the arguments of a process, so an argument that contains a secret causes a warning. Throws
 // Error(kConfig) if the file contains no word.
 SecretUrl secret_url(const Global& global, const std::string& argument, SecretUrl::Shows shows);
 
-// Lets MODEL arguments be hub names, which are downloaded if they are not in the cache. A resolved name is remembered;
-// a second call forgets all names, so that the hub is asked again.
+// Lets MODEL arguments be hub names, and downloads a model that is not in the cache. Resolved names are remembered; a
+// second call of install_hub() forgets them, so that the hub is asked again.
 void install_hub(const Global& global);
 
 // Returns a function that draws progress on stderr: a bar with ETA on a terminal, lines elsewhere (of JSON with

@@ -1,4 +1,5 @@
-// Looks commands up in the tree. It is apart from command_tree.cpp, which needs the names of all values of all flags.
+// Looks commands up in the tree. These functions are not in command_tree.cpp, so that a fuzz target (tests/fuzz, toml)
+// can link them without the code that declares all flags.
 #include "cli/command_tree.h"
 
 namespace specdec::cli {

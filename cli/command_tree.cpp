@@ -11,17 +11,17 @@ namespace specdec::cli {
 
 namespace {
 
-// Ends the name of a value that is a comma list, although its flag parses the list itself.
+// The end of a value's name that marks a comma-separated list which the flag parses itself.
 constexpr char kListMark[] = ",...";
 
-// True for a word that is typed as it is, in contrast to a placeholder such as FILE or cuda:I.
+// Returns whether the user types the word as it is, in contrast to a placeholder such as FILE or cuda:I.
 bool is_literal(const std::string& alternative) {
   return !alternative.empty() && std::all_of(alternative.begin(), alternative.end(), [](unsigned char c) {
     return std::islower(c) || std::isdigit(c) || c == '-' || c == '_' || c == '.';
   });
 }
 
-// Returns the files that a placeholder stands for.
+// Returns which files a shell offers for a placeholder such as FILE or DIR.
 Offer offer_of(const std::string& placeholder) {
   static const std::map<std::string, Offer> kOffers = {{"FILE", Offer::kFiles},
                                                        {"PATH", Offer::kFiles},
@@ -34,8 +34,9 @@ Offer offer_of(const std::string& placeholder) {
   return found == kOffers.end() ? Offer::kNone : found->second;
 }
 
-// Fills in what the name of the value says. Alternatives are separated by |. Those in lower case are typed as they are,
-// FILE, DIR and the like are paths, and other words stand for something that no shell can offer.
+// Sets the members of `argument` that follow from the name of its value. The name has alternatives separated by |. A
+// word in lower case is typed as it is. FILE, DIR and similar words stand for paths. For all other words a shell offers
+// nothing.
 void read_value_name(Argument& argument) {
   std::string name = argument.value;
   if (name.ends_with(kListMark)) {
@@ -58,8 +59,8 @@ void read_value_name(Argument& argument) {
   argument.only_choices = argument.only_choices && !argument.choices.empty();
 }
 
-// CLI11 appends what a check such as IsMember says: "TEXT:{text,json}". A range such as "INT:1 to 9" is left to
-// the parser.
+// Reads CLI11's name of a type, to which a check such as IsMember has appended its values: "TEXT:{text,json}". A range
+// such as "INT:1 to 9" is left to the parser.
 void read_type_name(Argument& argument, const std::string& name) {
   const std::string type = name.substr(0, name.find(':'));
   const bool is_integer = type == "INT" || type == "UINT", is_number = type == "FLOAT";
@@ -106,7 +107,7 @@ Command describe(const CLI::App& app, const std::string& words) {
 constexpr Named<Offer> kOffers[] = {
     {Offer::kNone, "none"}, {Offer::kFiles, "files"}, {Offer::kDirectories, "directories"}};
 
-// A command without those below it.
+// One command, without its subcommands.
 struct CommandEntry {
   std::string command, summary, footer;
   std::vector<Argument> arguments;

@@ -1,5 +1,5 @@
 // Describes every command and flag as plain data, read from the CLI11 objects that parse the command line. The help as
-// JSON, the shell completion, the manual pages and the Python package are all written from it.
+// JSON, the shell completion, the manual pages and the Python package are written from this description.
 #pragma once
 
 #include <string>
@@ -16,7 +16,8 @@ namespace specdec::cli {
 // Names a positional argument that is a command of the program.
 inline constexpr char kCommandName[] = "COMMAND";
 
-// The files that a shell offers for a value. Of two alternatives the later one includes the earlier one.
+// The files that a shell offers for a value. If a value may be a directory or a file, kFiles applies, because shells
+// then offer directories, too.
 enum class Offer { kNone, kDirectories, kFiles };
 
 struct Argument {
@@ -47,7 +48,7 @@ Command command_tree(const CLI::App& app);
 const Command* find_command(const Command& root, const std::string& words);
 // Returns the command itself and all below it, parents first.
 std::vector<const Command*> with_subcommands(const Command& root);
-// Writes the tree as the flat list of specdec.commands/1.
+// Writes the tree as a flat list of commands (schema specdec.commands/1).
 Json to_json(const Command& root);
 
 }  // namespace specdec::cli

@@ -1,4 +1,4 @@
-// `specdec completion bash|zsh|fish`.
+// Implements `specdec completion bash|zsh|fish`.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>

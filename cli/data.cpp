@@ -1,4 +1,4 @@
-// `specdec data ingest | stats | audit`; cli/data_regenerate.cpp and cli/data_label.cpp have the other two.
+// Defines `specdec data ingest | stats | audit`; cli/data_regenerate.cpp and cli/data_label.cpp define the other two.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -56,8 +56,9 @@ void print_left_out(const data::IngestReport& report, const std::string& out) {
     if (n) std::printf("dropped  %8lld %s\n", static_cast<long long>(n), why);
 }
 
-// Returns the command that trains a draft on this data, or the same command with more held-out conversations if the
-// training could have no verdict; "" if there is nothing to train on, or too few logs for any hold-out.
+// Returns the command to run next. Usually it trains a draft on this data. If that training could reach no verdict, it
+// is this ingestion again with more held-out conversations. Returns "" if there is nothing to train on, or if even half
+// of the conversations would be too few.
 std::string next_of(const Global& global, bool can_train, const std::string& target, const std::string& out,
                     const HoldoutAdvice& advice) {
   if (!advice.warning.empty() && advice.share == 0) return "";
@@ -70,12 +71,12 @@ std::string next_of(const Global& global, bool can_train, const std::string& tar
   return shell_words({"specdec", "distill", "--target", target, "--data", out, "--draft", "prune:2", "--out", "run"});
 }
 
-// Prints how rows of no known format can be read, if there are any.
+// Prints how to read the rows whose format is unknown, if there are any.
 void print_suggestion(const data::IngestResult& done) {
   if (!done.suggestion.empty()) std::printf("unknown_format: %s\n", done.suggestion.c_str());
 }
 
-// Throws Error(kUsage).
+// Checks the options of `data ingest`. Throws Error(kUsage).
 void check_ingest(const data::IngestOptions& options) {
   if (!options.records && options.target.empty())
     throw Error(ErrorKind::kUsage,
@@ -113,7 +114,7 @@ int run_ingest(const Global& global, data::IngestOptions options) {
   const std::string started = format_utc(clock.unix_seconds());
   const double start = clock.seconds();
   const std::string target = options.target;
-  data::require_replaceable(options.out);  // before a target is downloaded
+  data::require_replaceable(options.out);  // checked before a target is downloaded
   if (!options.records) options.target = resolve_model(target).directory.string();
   const data::IngestResult done = data::ingest(options, make_progress(global));
   const data::IngestReport& report = done.report;

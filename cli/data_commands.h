@@ -1,4 +1,4 @@
-// What the files of `specdec data` share.
+// Declarations that the files of `specdec data` share.
 #pragma once
 
 #include <cstdio>
@@ -12,7 +12,7 @@ namespace specdec::cli {
 
 void add_regenerate(Cli& cli, CLI::App& data);
 
-// True for the URL of an endpoint, in contrast to a MODEL.
+// Returns whether the text is the URL of an endpoint and not a MODEL.
 bool names_endpoint(const std::string& text);
 
 // Prints the rows and tokens of each split, and where they were written.

@@ -1,4 +1,4 @@
-// `specdec data label`, and what it prints.
+// Runs `specdec data label` and prints its result.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ void add_label(Cli& cli, CLI::App& data);
 
 // Labels the rows through an endpoint. It needs no LibTorch, so both `specdec` and `specdec-engine` can run it.
 int run_label_endpoint(const Global& global, const distill::LabelOptions& options);
-// Prints the result, whether an endpoint or a local model made the labels: a few lines, or one JSON object.
+// Prints the result of labelling by an endpoint or by a local model: a few lines, or one JSON object.
 void print_labels(const Global& global, const distill::LabelOptions& options, const distill::LabelResult& result,
                   double seconds);
 

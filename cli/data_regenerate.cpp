@@ -1,4 +1,4 @@
-// `specdec data regenerate`.
+// Implements `specdec data regenerate`.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
@@ -51,7 +51,7 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   const std::string started = format_utc(clock.unix_seconds());
   const double start = clock.seconds();
   data::RegenerateOptions& options = flags.options;
-  data::require_replaceable(options.out);  // before a target is downloaded
+  data::require_replaceable(options.out);  // checked before a target is downloaded
   options.seed = flags.device.seed;
   if (!flags.api_key_file.empty() || names_endpoint(flags.target))
     options.api_key = endpoint_key(flags.api_key_file, flags.target);
@@ -64,7 +64,7 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   } else {
     options.target = resolve_model(flags.target).directory.string();
     options.url = "http://127.0.0.1";
-    data::validate(options);  // these two fail before a server is started in vain
+    data::validate(options);  // this line and the next fail before a server is started in vain
     const data::ShardReader readable(options.data);
     const std::string width = std::to_string(options.concurrency);
     make_directories(server_log.parent_path());

@@ -1,4 +1,4 @@
-// What `specdec data` prints with --json.
+// The objects that `specdec data` prints with --json.
 #pragma once
 
 #include <map>
@@ -21,12 +21,12 @@ struct SplitSize {
 };
 std::map<std::string, SplitSize> split_sizes(const ShardIndex& index);
 
-// What `data ingest` says of the rows that it read.
+// The members that `data ingest` adds about the rows that it read.
 struct ReadRows {
   std::string split_rule, suggestion, next;
   int64_t read = 0, skipped = 0, near_duplicates = 0, capped = 0, thinned = 0, unlearnt_turns = 0;
 };
-// What `data regenerate` says of the answers.
+// The members that `data regenerate` adds about the answers.
 struct Answers {
   std::string model;
   int64_t asked = 0, reused = 0, turns = 0;

@@ -119,7 +119,8 @@ void add_forecast_flags(CLI::App& sub, distill::ForecastOptions& o) {
       ->group("Before a run");
 }
 
-// --compare takes the place of --draft. CLI11 calls it before it looks for missing flags.
+// --compare replaces --draft, which is otherwise required, so the callback of --compare makes --draft optional. CLI11
+// calls this callback before it looks for missing flags.
 void add_compare_flag(CLI::App& sub, distill::DistillOptions& o) {
   sub.add_option_function<std::string>(
          "--compare",
@@ -149,8 +150,8 @@ int print_launch(const Global& global) {
   return 0;
 }
 
-// --print-launch needs no other flag, so it lifts the requirements of the others. CLI11 calls it before it looks for
-// missing flags.
+// --print-launch needs no other flag, so its callback makes the required flags optional. CLI11 calls this callback
+// before it looks for missing flags.
 void add_launch_flags(CLI::App& sub, distill::DistillOptions& o, bool& print) {
   sub.add_flag("--shard-optimizer", o.shard_optimizer,
                "Each process keeps AdamW's state of its share of the weights alone; the draft is the same. This is the "

@@ -46,8 +46,8 @@ double value_at(const Curve& curve, double step) {
   return it == curve.step.end() || *it != step ? kNone : curve.value[static_cast<size_t>(it - curve.step.begin())];
 }
 
-// Adds a chart with those curves of `series` that exist. Its x axis is the union of their steps. The
-// interval of a curve "x" is in the curves "x_low" and "x_high".
+// Adds a chart with those curves of `series` that exist. Its x axis is the union of their steps. The ends of the
+// interval of a curve "x" are the curves "x_low" and "x_high".
 void add_chart(Section& section, const std::map<std::string, Curve>& curves, const std::string& title,
                const std::string& label, const std::vector<std::pair<std::string, std::string>>& series) {
   std::map<double, std::map<std::string, double>> at;
@@ -91,7 +91,8 @@ void add_tiles(const Json& result, Page& page) {
     page.tiles.push_back(
         {std::string(name) + " " + side, decimals(real(f, "value")), ci ? "95 % interval " + interval_text(*ci) : ""});
   }
-  // Before and after are compared on the same conversations, so the interval of the gain is much narrower than theirs.
+  // The draft before and after training is measured on the same conversations, so the interval of the gain is much
+  // narrower than the intervals of the two measurements.
   const Json gain = figures.value("difference", Json::object());
   const std::optional<Interval> ci = interval_of(gain);
   page.tiles.push_back({"Gain", signed_decimals(real(gain, "value"), 4),
@@ -124,7 +125,7 @@ Section layers_section(const Json& layers) {
   return s;
 }
 
-// Adds a chart and a table of the acceptance of parts of the held-out rows.
+// Adds a chart and a table of the acceptance in each part of the held-out rows.
 void add_parts(Section& section, const Json& parts, const std::string& title, const std::string& what) {
   if (!parts.is_array() || parts.empty()) return;
   Chart chart;

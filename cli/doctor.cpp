@@ -1,5 +1,6 @@
-// `specdec doctor`: lists what this machine has and what is missing, one line each. It does not link LibTorch: the
-// engine, as a child process, checks the GPUs (cli/engine/doctor.cpp) and shows that it starts.
+// `specdec doctor`: lists what this machine has and what is missing, one line each. This file does not use LibTorch. It
+// starts the engine as a child process, which checks the GPUs (cli/engine/doctor.cpp); this also shows whether the
+// engine starts at all.
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
@@ -45,9 +46,9 @@ Finding check_memory() {
   return {"memory", false, "cannot be read"};
 }
 
-constexpr double kMostSeconds = 300;  // a GPU takes a few seconds
+constexpr double kMostSeconds = 300;  // longest wait for the engine; checking one GPU takes a few seconds
 
-// Lets the engine check the GPUs. Sets `gpus` to what it printed of them.
+// Lets the engine check the GPUs. Sets `gpus` to the JSON that the engine printed about them.
 std::vector<Finding> check_engine(const Global& global, Json& gpus) {
   fs::path engine;
   try {
@@ -60,7 +61,7 @@ std::vector<Finding> check_engine(const Global& global, Json& gpus) {
   return engine_findings(engine.string(), child.exit_code, child.output, gpus);
 }
 
-// Reports where models named org/name come from, without asking the hub.
+// Reports from where models named org/name are loaded. Does not contact the hub.
 Finding check_hub() try {
   const net::HubOptions options = net::hub_options_from_environment();
   int64_t models = 0;

@@ -22,7 +22,7 @@ namespace {
 
 std::string dump(const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// The members of a JSON line on stderr.
+// Returns the members that an error has in a JSON line on stderr.
 Json facts_of(const ErrorReport& report) {
   return {{"message", report.message},
           {"kind", to_string(report.kind)},
@@ -94,7 +94,7 @@ void prepare_stop_report(const Global& global, const std::string& command) {
     StopReport printed;
     if (global.json) printed.to_stdout = dump(to_json(report)) + "\n";
     if (global.log_format == "json") {
-      Json line = facts_of(report);  // without the time, which a signal handler cannot write
+      Json line = facts_of(report);  // without "time", which a signal handler cannot format
       line["level"] = "error";
       printed.to_stderr = dump(line) + "\n";
     } else {

@@ -1,5 +1,5 @@
-// Replaces this process by specdec-engine. In a build tree and in a wheel the engine's run path names LibTorch; in
-// another installed tree LibTorch has to be searched for.
+// Replaces this process by specdec-engine. In a build tree and in a wheel the engine's run path names LibTorch; for any
+// other installed tree the functions below search for LibTorch.
 #include "cli/exec_engine.h"
 
 #include <unistd.h>
@@ -52,9 +52,9 @@ fs::path find_torch() {
 
 fs::path libexec_of(const Global& global) { return fs::path(global.program).parent_path().parent_path() / "libexec"; }
 
-// Returns the torch/lib of the engine's run path, which the file torch-lib beside the engine names: the LibTorch that a
-// build tree was linked with, or, in a wheel, the torch of the same Python environment as a path relative to the
-// engine. Returns "" if there is no such file.
+// Returns the torch/lib directory in the engine's run path, "" if the run path has none. It is read from the file
+// torch-lib beside the engine. In a build tree the file names the LibTorch that the engine was linked with. In a wheel
+// it names the torch of the same Python environment, as a path relative to the engine.
 fs::path torch_of_run_path(const fs::path& libexec) {
   std::ifstream file(libexec / "torch-lib");
   std::string line;
@@ -105,10 +105,11 @@ void exec_engine(const Global& global) {
   std::vector<char*> argv{const_cast<char*>(engine.c_str())};
   for (const std::string& a : global.arguments) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
-  // libgomp reads this when it is loaded: idle threads must not spin on cores that other processes use.
+  // libgomp reads OMP_WAIT_POLICY when it is loaded. PASSIVE: idle threads do not spin on cores that other processes
+  // need.
   ::setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
-  // Blocks the stop signals, and SIGHUP, until the engine unblocks them (cli/program.cpp). The exec would lose a stop
-  // signal that arrived before this call, so it is checked for here.
+  // Blocks the stop signals, and SIGHUP, until the engine unblocks them (cli/program.cpp). A stop signal that arrived
+  // before this call would be lost in the exec, so stop_requested() is checked here.
   sigset_t stops;
   sigemptyset(&stops);
   sigaddset(&stops, SIGINT), sigaddset(&stops, SIGTERM), sigaddset(&stops, SIGHUP);

@@ -14,8 +14,8 @@
 
 namespace specdec::cli {
 
-// The environment is read whenever a new hub name is resolved. A name that is resolved twice gives the same commit,
-// even if the hub changes in between.
+// The environment is read whenever a new hub name is resolved. A name that was resolved before gives the same commit
+// again, even if the hub has changed.
 void install_hub(const Global& global) {
   auto found = std::make_shared<std::map<std::string, HubSnapshot>>();
   set_hub_resolver([&global, found](const HubName& hub) {

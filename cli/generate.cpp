@@ -61,6 +61,7 @@ void add_generate(Cli& cli) {
   add_shape_flags(*sub, options->speculation);
   add_device_flags(*sub, options->device);
   add_draft_dtype_flag(*sub, options->device);
+  add_exact_flag(*sub, options->device);
   sub->footer(
       "Examples:\n"
       "  specdec generate --target stories260K --prompt \"Once upon a time\"\n"

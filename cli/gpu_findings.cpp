@@ -9,7 +9,7 @@ namespace specdec::cli {
 
 namespace {
 
-// Returns what the engine printed, or null if that is no JSON.
+// Returns the JSON that the engine printed, or null if its output is not JSON.
 Json parsed(const std::string& output) try { return parse_json(output, "specdec-engine"); } catch (const Error&) {
   return nullptr;
 }
@@ -24,7 +24,7 @@ Finding device_finding(const std::string& device, const Json& gpu) {
 }
 
 std::vector<Finding> kernel_findings(const std::string& device, const Json& gpu) {
-  std::map<std::string, std::vector<std::string>> faults;  // by kernel
+  std::map<std::string, std::vector<std::string>> faults;  // kernel → its faults
   for (const Json& fault : gpu.at("faults"))
     faults[fault.at("kernel")].push_back(fault.at("shape").get<std::string>() + ": " +
                                          fault.at("what").get<std::string>());

@@ -1,4 +1,4 @@
-// What `specdec doctor` says of the GPUs that the engine has checked.
+// The lines that `specdec doctor` prints about the GPUs.
 #pragma once
 
 #include <string>
@@ -20,8 +20,8 @@ void visit_fields(Fields& f, Finding& finding);
 // say what each GPU is and whether the kernels compute correctly on it, with one line for each kernel that does not.
 std::vector<Finding> gpu_findings(const Json& checks);
 
-// Returns the lines for an engine that was asked for its GPUs and ended with this code after it had printed `output`.
-// They say whether it starts, and then what it found. Sets `gpus` to the GPUs for --json.
+// Returns the lines about an engine that was asked to check its GPUs, printed `output` and ended with `exit_code`:
+// whether it starts, and the findings. Sets `gpus` to the GPUs for --json.
 std::vector<Finding> engine_findings(const std::string& engine, int exit_code, const std::string& output, Json& gpus);
 
 // Returns the line for an engine that was killed because it had not ended after `seconds`.

@@ -1,4 +1,4 @@
-// `specdec help [COMMAND...]`.
+// Implements `specdec help [COMMAND...]`.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>

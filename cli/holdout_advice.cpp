@@ -15,7 +15,7 @@ HoldoutAdvice holdout_advice(int64_t conversations, int64_t held_out) {
   advice.warning = std::to_string(held_out) + " of " + std::to_string(conversations) +
                    " conversations are held out, and a verdict of distill needs at least " + std::to_string(kNeeded) +
                    ": ";
-  // one more than needed, because the share is rounded
+  // One conversation more than needed, because the share is rounded.
   const double share =
       std::ceil(100.0 * (kNeeded + 1) / static_cast<double>(std::max<int64_t>(conversations, 1))) / 100;
   if (share <= 0.5) advice.share = share;
@@ -29,11 +29,11 @@ std::vector<std::string> with_holdout(std::vector<std::string> words, double sha
   for (size_t i = 0; i < words.size(); ++i) {
     const bool chosen = words[i] == "--holdout" || words[i] == "--holdout-count";
     if (chosen)
-      ++i;  // and its value
+      ++i;  // skips the flag and its value
     else if (!words[i].starts_with("--holdout=") && !words[i].starts_with("--holdout-count="))
       out.push_back(std::move(words[i]));
   }
-  // Before the sources, of which "--" may make the rest of the line.
+  // Inserted directly after "ingest", because all words after a "--" are sources.
   const auto command = std::find(out.begin(), out.end(), "ingest");
   out.insert(command == out.end() ? command : command + 1, {"--holdout", number_text(share)});
   return out;

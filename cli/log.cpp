@@ -11,7 +11,7 @@ namespace specdec::cli {
 
 namespace {
 
-// Writes log lines (base/log.h) as text, "warning: …". With --log-format json it writes every line of stderr, as JSON.
+// Writes log lines (base/log.h) as text, "warning: …". With --log-format json it writes every line on stderr, as JSON.
 std::shared_ptr<spdlog::logger> logger;
 bool is_json = false;
 

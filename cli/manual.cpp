@@ -1,4 +1,4 @@
-// `specdec manual [COMMAND...] [--out DIR]`.
+// Implements `specdec manual [COMMAND...] [--out DIR]`.
 #include "cli/manual.h"
 
 #include <CLI/CLI.hpp>
@@ -16,14 +16,14 @@ namespace specdec::cli {
 
 namespace {
 
-// Escapes a text for troff. The pages are UTF-8, so only what troff itself reads needs an escape.
+// Escapes a text for troff. The pages are UTF-8, so only troff's own special characters are escaped.
 std::string troff(const std::string& text) {
   std::string out;
   for (const char c : text) out += c == '\\' ? "\\e" : c == '-' ? "\\-" : std::string(1, c);
   return out;
 }
 
-// Returns the text as lines of their own. A dot or quote at the beginning of a line would be a request.
+// Returns the text as a line of its own. \& keeps troff from reading a leading dot or quote as a request.
 std::string line(const std::string& text) {
   return (text.starts_with('.') || text.starts_with('\'') ? "\\&" : "") + troff(text) + "\n";
 }
@@ -77,7 +77,8 @@ std::string options(const Command& command) {
   return text;
 }
 
-// Turns the footer of --help into sections: an indented block for each heading such as "Examples:", and the exit codes.
+// Turns the footer of --help into sections: an indented block for each heading such as "Examples:", and for the exit
+// codes.
 std::string sections(const std::string& footer) {
   std::string text, row;
   bool is_block = false;
@@ -100,7 +101,7 @@ std::string sections(const std::string& footer) {
   return text + (is_block ? ".fi\n.RE\n" : "");
 }
 
-// Returns the pages that a reader wants next: those of the parent and of the commands below.
+// Returns the SEE ALSO entries of a page: the pages of the parent command and of the subcommands.
 std::string see_also(const Command& root, const Command& command) {
   std::vector<std::string> pages;
   if (!command.words.empty()) {

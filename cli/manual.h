@@ -9,7 +9,7 @@ namespace specdec::cli {
 
 // Returns the name of a command's page without its section: "specdec-data-ingest".
 std::string page_name(const Command& command);
-// Returns the page in the man macros of troff.
+// Returns the manual page, written with troff's man macros.
 std::string manual_page(const Command& root, const Command& command);
 
 }  // namespace specdec::cli

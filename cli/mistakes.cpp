@@ -110,7 +110,7 @@ bool is_flag(const std::string& word) {
 
 void refuse_mistakes(const CLI::App& app, const std::vector<std::string>& arguments) {
   Levels levels = {&app};
-  bool answers = false;  // --help and --version need no command
+  bool answers = false;  // whether --help or --version is given, which need no command
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
     if (word == "--") return;

@@ -14,8 +14,8 @@ namespace specdec::cli {
 // Throws Error(kUsage) for the first word of `arguments` that should be a command or a flag of `app` but is not.
 void refuse_mistakes(const CLI::App& app, const std::vector<std::string>& arguments);
 
-// Throws Error(kUsage) if the parsed command line gives "" for an option that names a file, a directory or a model. A
-// script does that if one of its variables is unset; the command must not run as if the option had been left out.
+// Throws Error(kUsage) if an option that names a file, a directory or a model has the value "". That happens when a
+// variable of a script is unset, and the command must not run as if the option had been left out.
 void refuse_empty_names(const CLI::App& app);
 
 // Returns the message of an option whose value could not be converted to a number.

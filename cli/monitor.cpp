@@ -1,4 +1,4 @@
-// `specdec monitor check | watch | status | report | baseline`.
+// Implements `specdec monitor check | watch | status | report | baseline`.
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
@@ -23,15 +23,15 @@ namespace specdec::cli {
 
 namespace {
 
-// Makes text from records and metrics pages safe to print and puts it on one line.
+// Returns text from records or metrics pages on one line and safe to print.
 std::string shown(const Json& text) { return one_line(text.get<std::string>()); }
 
-// Prints one row per judged segment: the measured acceptance, and the acceptance that the baseline expects at the same
-// positions.
+// Prints one row per judged segment: the measured acceptance, and the acceptance that the baseline predicts for the
+// same positions.
 void print_evidence(const Json& evidence) {
   bool header = false;
   for (const Json& s : evidence["strata"]) {
-    if (!s["acceptance"].is_number()) continue;  // no requests of this segment
+    if (!s["acceptance"].is_number()) continue;  // the segment had no requests
     if (!std::exchange(header, true))
       std::printf("  %-16s %9s %11s %9s %11s %10s %8s\n", "segment", "requests", "acceptance", "expected", "difference",
                   "tolerance", "log10 e");
@@ -78,8 +78,8 @@ int run_check(const Global& global, monitor::CheckOptions options) {
   return result.exit_code;
 }
 
-// Repeats the check until a signal arrives. A source that does not answer or sends malformed data is logged and does
-// not end the loop.
+// Repeats the check until a signal arrives. If a source does not answer or sends malformed data, that is logged and the
+// loop goes on.
 int run_watch(const Global& global, monitor::CheckOptions options, double interval) {
   options.program = global.program;
   int code = 0, failed_polls = 0;
@@ -109,7 +109,7 @@ int run_watch(const Global& global, monitor::CheckOptions options, double interv
   return code;
 }
 
-// A duration that is kept in a unit of its own, such as hours (unit_s = 3600).
+// A duration whose option stores it in another unit than seconds, such as hours (unit_s = 3600).
 struct InUnit {
   double& value;
   double unit_s;
@@ -121,7 +121,7 @@ CLI::Option* add_time(CLI::App& sub, const char* flag, InUnit time, const char* 
   return sub.add_option_function<std::string>(flag, set, help)->type_name("DURATION")->default_str(shown);
 }
 
-// The URLs of a flag, and how much of each is shown.
+// The list that a flag adds its URLs to, and which part of each URL may be shown.
 struct UrlList {
   const Global& global;
   SecretUrl::Shows shows;

@@ -1,4 +1,4 @@
-// `specdec monitor baseline`.
+// Implements `specdec monitor baseline`.
 #include "cli/monitor_baseline.h"
 
 #include <CLI/CLI.hpp>

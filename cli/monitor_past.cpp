@@ -17,13 +17,13 @@ namespace specdec::cli {
 
 namespace {
 
-constexpr int64_t kNewest = 20;  // verdicts, and transitions, that status shows
+constexpr int64_t kNewest = 20;  // the number of verdicts, and of transitions, that status shows
 
 struct PastOptions {
   std::string state, html;
 };
 
-// The rows of a state, oldest first.
+// The rows of the monitor's database, oldest first.
 struct Past {
   std::vector<monitor::HistoryEntry> history;
   std::vector<monitor::TransitionEntry> transitions;

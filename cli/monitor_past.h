@@ -1,4 +1,5 @@
-// `specdec monitor status` prints the present state, and `specdec monitor report` shows the draft's whole life.
+// `specdec monitor status` prints the present state; `specdec monitor report` renders the draft's whole history as a
+// page.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -13,7 +13,7 @@ void write_output(std::string_view text) {
 }
 
 void require_output_written() {
-  // CLI11 prints help through std::cout.
+  // std::cout is flushed too, because CLI11 prints help through it.
   if (!std::cout.flush() || std::fflush(stdout) != 0 || std::ferror(stdout))
     throw Error(ErrorKind::kIo, "standard output: write failed: the result is lost or cut off");
 }

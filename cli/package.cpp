@@ -33,8 +33,8 @@ void require_flags(const std::vector<std::pair<const char*, const std::string*>>
     if (value->empty()) throw Error(ErrorKind::kUsage, std::string(name) + " is required (see specdec package --help)");
 }
 
-// Prints the outcome and returns its exit code. If the exit code is not 0, the last line on stderr gives the reason, as
-// it does after an error.
+// Prints the outcome and returns its exit code. If the exit code is not 0, also prints the reason as the last line on
+// stderr, as report_error() does.
 template <class T>
 int finish(const Global& global, T& result, const deploy::PackageOutcome& outcome, const std::string& verdict,
            const std::string& text) {
@@ -50,7 +50,7 @@ int finish(const Global& global, T& result, const deploy::PackageOutcome& outcom
   return outcome.exit_code;
 }
 
-// The passphrase never comes from the command line, which other users can see.
+// Reads the passphrase from a file or the environment, never from the command line, which other users can see.
 std::string read_passphrase(const PackageFlags& flags) {
   if (flags.key.empty()) return "";
   if (flags.passphrase_file.empty()) {
@@ -62,7 +62,7 @@ std::string read_passphrase(const PackageFlags& flags) {
   return text;
 }
 
-// Throws Error(kUsage).
+// Checks the options of `package`. Throws Error(kUsage).
 void check_create(const PackageFlags& flags) {
   const std::string report = flags.reports.empty() ? "" : flags.reports.front();
   require_flags(
@@ -98,7 +98,7 @@ int run_create(const Global& global, const PackageFlags& flags) {
     if (fs::is_directory(file))
       throw Error(ErrorKind::kData, "--report " + file + ": found a directory, expected its file: give " +
                                         (fs::path(file) / "report.json").string());
-  deploy::check_store_directory(flags.store);  // before a model is downloaded
+  deploy::check_store_directory(flags.store);  // checked before a model is downloaded
   CreateResult result;
   deploy::PackageOptions options;
   const ResolvedModel target = resolve_model(flags.target), draft = resolve_model(flags.draft);

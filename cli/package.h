@@ -16,14 +16,15 @@ namespace specdec::cli {
 struct PackageFlags {
   std::string target, draft, report, store, name, channel, why, package, from, format = "text", key, passphrase_file,
                                                                                public_key, out, visibility = "private";
-  // `reports` are the gate reports for creating a package: first the draft's own report, then its variants' reports.
+  // `reports` are the gate reports from which a package is created: first the draft's own report, then those of its
+  // variants.
   std::vector<std::string> engines, quantise, reports;
   bool allow_failed = false, reference_target = false, dry_run = false, make_public = false, understood = false;
   int keep = 3;
 };
 using PackageCommand = int (*)(const Global&, const PackageFlags&);
 
-// The fields that the results of all these commands have, and their clock.
+// The fields that the results of all `specdec package` commands share, and the clock that fills them.
 struct PackageResult {
   PackageResult() : start(clock.seconds()) { head.started = format_utc(clock.unix_seconds()); }
   int64_t now() const { return clock.unix_seconds(); }
@@ -40,8 +41,8 @@ void print(T& result) {
   std::printf("%s\n", canonical_json(json_of(result)).c_str());
 }
 
-// add_key_flags() declares --key and --passphrase-file. channel_signer() returns a signer with this key, or one that
-// signs nothing if there is no --key.
+// add_key_flags() declares --key and --passphrase-file. channel_signer() returns a signer that uses this key, or,
+// without --key, a signer whose signatures are empty.
 void add_key_flags(CLI::App& app, PackageFlags& flags, const std::string& what);
 deploy::ChannelSigner channel_signer(const PackageFlags& flags);
 // Adds the commands push and pull to `app`; `select` receives the chosen command.

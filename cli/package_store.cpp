@@ -1,4 +1,4 @@
-// `specdec package` list | promote | rollback | gc | pin | unpin: the commands of the store.
+// Implements `specdec package` list | promote | rollback | gc | pin | unpin: the commands of the store.
 #include <cstdio>
 
 #include "base/format.h"

@@ -31,8 +31,8 @@ TransferResult transfer_result(bool pull) {
   return result;
 }
 
-// Runs push or pull (`action`). Both copy PACKAGE into a store: push is run where the package was made, pull where it
-// is needed.
+// Runs push or pull, as `action` says. Both copy PACKAGE into a store. Push is run on the machine that made the
+// package, pull on the machine that needs it.
 int run_transfer(const Global& global, const PackageFlags& flags, const char* action) {
   TransferResult result = transfer_result(action == std::string("pull"));
   result.done = deploy::transfer({.package = flags.package,

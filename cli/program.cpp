@@ -46,7 +46,8 @@ void take_signals() {
   unblock({SIGINT, SIGTERM});
 }
 
-// SIGHUP makes a server read its files again, and ends every other command. Unblocks it, as above.
+// Makes SIGHUP reload the files of a server; any other command is ended by SIGHUP. Unblocks SIGHUP, which exec_engine()
+// blocks.
 void take_hangups(bool serves) {
   if (serves) std::signal(SIGHUP, [](int) { request_reload(); });
   unblock({SIGHUP});
@@ -89,8 +90,8 @@ void declare_globals(CLI::App& app, Global& global) {
   app.failure_message(CLI::FailureMessage::simple);
 }
 
-// Returns the command that the arguments name, for example "data regenerate". It also knows the command of a line that
-// cannot be parsed.
+// Returns the command that the arguments name, for example "data regenerate". Works even if the command line cannot be
+// parsed.
 std::string command_of(const CLI::App& app, const std::vector<std::string>& arguments) {
   std::string name;
   const CLI::App* level = &app;
@@ -104,7 +105,7 @@ std::string command_of(const CLI::App& app, const std::vector<std::string>& argu
   return name;
 }
 
-// Returns the command of a line that was parsed.
+// Returns the command that a parsed command line has chosen, for example "data regenerate".
 std::string chosen_command(const CLI::App& app) {
   std::string name;
   for (const CLI::App* level = &app; !level->get_subcommands().empty();) {
@@ -114,8 +115,8 @@ std::string chosen_command(const CLI::App& app) {
   return name;
 }
 
-// Returns what resumes the work of a stopped process of this command: "the same command", for some with --resume. ""
-// if nothing does.
+// Returns how a stopped process of this command is resumed: "the same command" or "the same command with --resume", or
+// "" if the work cannot be resumed.
 std::string what_goes_on(const std::string& command) {
   static const std::set<std::string> kSame = {"package push", "package pull",  "fetch",
                                               "loop run",     "monitor check", "monitor watch"},
@@ -125,7 +126,8 @@ std::string what_goes_on(const std::string& command) {
                                        : "";
 }
 
-// Runs `work`. An error that names a flag names the variable or the key of the file instead that gave its value.
+// Runs `work`. If an error names a flag whose value came from a variable or a settings file, replaces the flag in the
+// message by the name of the variable or setting.
 void with_origins(const Cli& cli, const std::function<void()>& work) {
   try {
     work();
@@ -136,8 +138,8 @@ void with_origins(const Cli& cli, const std::function<void()>& work) {
   }
 }
 
-// Warns of variables that look like settings and are none. The engine process has been given them by `specdec`, which
-// has said so.
+// Warns about environment variables that look like settings but are not. Not done in specdec-engine, because `specdec`
+// has already warned about the same environment.
 void warn_of_variables(const Cli& cli, const std::string& command) {
   if (cli.runners.serve) return;
   std::vector<std::string> environment;
@@ -240,7 +242,7 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
   const auto work = [&] {
     try {
       return run_command(cli, argc, argv, command);
-    } catch (const CLI::Success& done) {  // --help, --version
+    } catch (const CLI::Success& done) {  // --help or --version was given
       return app.exit(done);
     }
   };

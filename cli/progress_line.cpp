@@ -8,7 +8,7 @@ namespace specdec::cli {
 
 namespace {
 
-// Returns the progress in a unit in which a small file's size is no "0 MB": kB or B.
+// Converts the progress to kB or B if a small total would be shown as "0 MB".
 Progress in_readable_unit(Progress p) {
   for (const char* smaller : {"kB", "B"})
     if (p.total > 0 && p.total < 10 && (p.unit == "MB" || p.unit == "kB"))
@@ -39,7 +39,7 @@ void ProgressLine::show(const Progress& progress, double now) {
   if (any_ && progress.done != last_.done) changed_ = now;
   any_ = true;
   last_ = progress;
-  // A stage that repeats work may end again; it is then shown at the usual interval.
+  // A stage that repeats work may reach its total several times; only the first time is drawn at once.
   const bool ends = finished() && !ended_;
   ended_ = finished();
   const double gap = terminal_ ? kRedrawSeconds : now - started_ < kOldStageSeconds ? kLineSeconds : kOldLineSeconds;

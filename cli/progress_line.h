@@ -13,8 +13,9 @@ namespace specdec::cli {
 class ProgressLine {
  public:
   using Write = std::function<void(const std::string&)>;
-  static constexpr double kRedrawSeconds = 0.1;  // interval on a terminal
-  // interval elsewhere: kLineSeconds in the first kOldStageSeconds of a stage, then kOldLineSeconds
+  static constexpr double kRedrawSeconds = 0.1;  // seconds between two redraws on a terminal
+  // Seconds between two lines when stderr is no terminal: kLineSeconds in the first kOldStageSeconds of a stage, then
+  // kOldLineSeconds.
   static constexpr double kLineSeconds = 1.9;
   static constexpr double kOldStageSeconds = 600, kOldLineSeconds = 30;
 
@@ -27,16 +28,16 @@ class ProgressLine {
 
  private:
   void put(double now);
-  // Estimates the seconds that are left from the time that the work took so far. Between two reports the estimate
-  // counts down. If no report comes before it reaches zero, it is made anew from the whole time since the start.
+  // Estimates the remaining seconds from the time that the work took so far. Between two reports the estimate counts
+  // down. If no report arrives before it reaches zero, it is recomputed from the whole time since the start.
   double remaining(double now) const;
   bool finished() const { return last_.total > 0 && last_.done >= last_.total; }
 
   bool terminal_, open_ = false, any_ = false, ended_ = false;
   Write write_;
   Progress last_;
-  double started_ = 0, shown_, changed_ = 0;  // changed_: when more was done the last time
-  double done_before_ = 0;                    // what was done when the stage began, for example by an earlier run
+  double started_ = 0, shown_, changed_ = 0;  // changed_: time when `done` last changed
+  double done_before_ = 0;                    // value of `done` when the stage began, for example from an earlier run
 };
 
 // Returns the time in the form "42s", "5m07s" or "2h09m".

@@ -25,7 +25,7 @@ std::string one_line_of(const OrderedJson& value) {
   return value.is_object() ? "{" + text + "}" : "[" + text + "]";
 }
 
-// One property a line.
+// Returns the definition as JSON text with one line per property.
 std::string definition_text(const OrderedJson& definition) {
   std::string text = "{";
   for (const auto& [key, value] : definition.items()) {

@@ -13,11 +13,11 @@ namespace specdec::cli {
 
 class Results {
  public:
-  // How a definition is printed.
+  // The commands and exit codes with which a definition is printed.
   struct Use {
-    std::vector<std::string> commands = {};       // none: it is a part, or a file
-    std::vector<int> exit_codes = {};             // besides 0 and a verdict's
-    std::vector<std::string> without_flags = {};  // flags that change what is printed
+    std::vector<std::string> commands = {};       // empty: the definition is part of another one, or a file
+    std::vector<int> exit_codes = {};             // besides 0 and the exit codes of verdicts
+    std::vector<std::string> without_flags = {};  // flags with which the command prints something else
   };
   // Adds the definitions of an object and its parts. The name of a definition can depend on the object's value.
   template <Visited T>
@@ -39,7 +39,7 @@ class Results {
   Definitions definitions_;
 };
 
-// Each is defined beside what it describes.
+// Each of these functions is defined in the file of the command that it describes.
 void describe_baseline_result(Results& results);
 void describe_commands(Results& results);
 void describe_data_results(Results& results);
@@ -53,7 +53,7 @@ void describe_past_results(Results& results);
 void describe_store_results(Results& results);
 void describe_transfer_results(Results& results);
 
-// The text of docs/results.json. `by_hand` has the definitions that no code makes yet.
+// Returns the text of docs/results.json. `by_hand` has the definitions that no code generates yet.
 std::string results_document(const OrderedJson& by_hand);
 
 }  // namespace specdec::cli

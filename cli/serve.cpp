@@ -160,6 +160,7 @@ void add_serve(Cli& cli) {
   add_shape_flags(*sub, options->speculation);
   add_device_flags(*sub, options->device);
   add_draft_dtype_flag(*sub, options->device);
+  add_exact_flag(*sub, options->device);
   sub->footer(
       "Examples:\n"
       "  specdec serve store:production --record traffic --acceptance-log acceptance.jsonl\n"

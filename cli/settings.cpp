@@ -102,7 +102,7 @@ void apply_to(CLI::App& app, const std::string& command, const toml::table& root
     const std::string own = env_name(command.empty() ? name : command + " " + name), shared = env_name(name);
     std::optional<std::string> in_file = value_in(table, name, file);
     std::string origin = file + ": " + (in_file ? "[" + table_name + "] " : "") + name;
-    // A table at the top is a command's, and a flag may have the name of a command: monitor check --serve, [serve].
+    // [serve] is the table of a command, not the value of the flag of the same name (monitor check --serve).
     if (!in_file && !root[name].is_table()) in_file = value_in(&root, name, file);
     // A list is passed in the environment as one string, because the engine process reads it again. Its items are
     // separated by the option's delimiter, or by newlines if the option has none.
@@ -111,14 +111,15 @@ void apply_to(CLI::App& app, const std::string& command, const toml::table& root
     std::optional<std::string> value = in_file;
     if (const char* found = std::getenv(own.c_str()) ? std::getenv(own.c_str()) : std::getenv(shared.c_str())) {
       value = found;
-      // The engine process finds the file's values in the environment, too.
+      // `specdec` passes the file's values to the engine process as variables. Errors must still name the file as their
+      // origin.
       if (value != in_file) origin = std::getenv(own.c_str()) ? own : shared;
     }
     if (!value) continue;
     origins["--" + name] = origin;
     if (delimiter == '\0' && option->get_items_expected_max() > 1 && value->find('\n') != std::string::npos)
       option->delimiter('\n');
-    // CLI11 counts an environment value as given, so it satisfies required options, and flags override it.
+    // CLI11 treats a value from the environment as given: it satisfies a required option, and a flag overrides it.
     ::setenv(own.c_str(), value->c_str(), 1);
     option->envname(own);
   }

@@ -11,8 +11,8 @@ class App;
 
 namespace specdec::cli {
 
-// Says where a value comes from that was not given as a flag: "--port" → "SPECDEC_SERVE_PORT", or "specdec.toml:
-// [serve] port".
+// Maps each option whose value does not come from the command line to the origin of its value: "--port" →
+// "SPECDEC_SERVE_PORT", or "specdec.toml: [serve] port".
 using SettingOrigins = std::map<std::string, std::string>;
 
 // Gives every long option of the chosen subcommand its default: from SPECDEC_<COMMAND>_<NAME>, SPECDEC_<NAME> or the
@@ -21,8 +21,8 @@ using SettingOrigins = std::map<std::string, std::string>;
 // unknown table or key (with the nearest known name).
 SettingOrigins apply_settings(CLI::App& app, int argc, char** argv);
 
-// Takes an error message that begins with a flag. If the flag's value comes from a setting and not from the arguments,
-// returns the message with the flag replaced by that setting; else returns the message unchanged.
+// Takes an error message that begins with a flag. If the flag's value comes from a variable or a file and not from the
+// arguments, returns the message with the flag replaced by that origin; else returns the message unchanged.
 std::string named_by_origin(const std::string& message, const SettingOrigins& origins,
                             const std::vector<std::string>& arguments);
 

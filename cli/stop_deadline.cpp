@@ -16,10 +16,10 @@ namespace {
 std::atomic<int> signal_number{SIGTERM};
 std::atomic<unsigned> seconds_left{kStopSeconds};
 std::atomic<bool> resumes{false};
-std::atomic<double> first_interrupt{-1}, first_of_others{-1};  // when they arrived; -1 = not yet
-std::string resuming_command;                                  // set before a signal can use it
+std::atomic<double> first_interrupt{-1}, first_of_others{-1};  // arrival times in seconds; -1 = not yet
+std::string resuming_command;                                  // set before any handler can use it
 
-// The reports after SIGINT and after any other signal. They are made before a signal can use them.
+// The reports after SIGINT and after any other signal, prepared before a signal handler can use them.
 StopReport of_interrupt, of_others;
 
 std::string message() {
@@ -45,7 +45,7 @@ void stop_by_signal(int number, double now_seconds) {
   if (first >= 0) {
     if (now_seconds - first < kSameRequestSeconds) return;
     std::signal(number, SIG_DFL);
-    ::raise(number);  // it ends the process when the handler returns
+    ::raise(number);  // the raised signal ends the process when the handler returns
     return;
   }
   first = now_seconds;

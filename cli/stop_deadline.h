@@ -8,10 +8,10 @@
 
 namespace specdec::cli {
 
-// Must be longer than any work that does not check stop_requested(), and shorter than the usual grace period
-// (Kubernetes: 30 s).
+// Seconds from the stop request to the end of the process. Longer than any work that does not check stop_requested(),
+// and shorter than the usual grace period (Kubernetes: 30 s).
 inline constexpr unsigned kStopSeconds = 8;
-// For a command that waits for child processes: one second longer, so that the children end first.
+// kStopSeconds for a command that waits for child processes: one second more, so that the children end first.
 inline constexpr unsigned kStopSecondsOfParents = 9;
 
 // If the same signal arrives again within this time, it is the same request. When systemd stops a whole process group,
@@ -19,26 +19,25 @@ inline constexpr unsigned kStopSecondsOfParents = 9;
 // later.
 inline constexpr double kSameRequestSeconds = 1;
 
-// Signal handlers call it, with the time of a monotonic clock. The first signal requests the stop and starts the timer.
-// If the same signal comes again after kSameRequestSeconds, it ends the process at once.
+// Called by signal handlers, with the time of a monotonic clock. The first signal requests the stop and starts the
+// timer. If the same signal comes again after kSameRequestSeconds, the process ends at once.
 void stop_by_signal(int number, double now_seconds);
 
 // Sets the time from a stop request to the end of the process; 0 = no limit (for a server that drains). If a stop was
 // already requested, the time starts now.
 void set_stop_seconds(unsigned seconds);
 
-// stop_exit_code() is 128 + the signal, or 75 if set_stop_resumes() declared what resumes the work: "the same command",
-// or "the same command with --resume".
+// stop_exit_code() is 75 if set_stop_resumes() stated how the work is resumed ("the same command", or "the same command
+// with --resume"), else 128 + the signal.
 void set_stop_resumes(const std::string& command);
 int stop_exit_code();
 
-// What the process prints when it is ended.
+// The text that the process prints when the timer ends it.
 struct StopReport {
   std::string to_stderr, to_stdout;
 };
-// Chooses the report. `make` is called at once, for the exit code of each signal and the message that belongs to it,
-// because a signal handler cannot make text. Without this call nothing is printed. To be called after
-// set_stop_resumes().
+// Prepares the reports. Calls `make` at once for each signal, with its exit code and message, because a signal handler
+// cannot format text. Without this call nothing is printed. Call it after set_stop_resumes().
 void set_stop_report(const std::function<StopReport(int exit_code, const std::string& message)>& make);
 
 }  // namespace specdec::cli

@@ -45,7 +45,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& known
       longer = name;
     }
   }
-  // One word that begins with what was typed is meant rather than a word that differs in two letters or more.
+  // If exactly one name begins with the typed text, that name is likelier meant than a name that differs by two or more
+  // mistakes.
   return beginnings == 1 && least > 1 ? longer : best;
 }
 

@@ -17,7 +17,7 @@ namespace {
 constexpr int kMaxParts = 32;
 
 // Returns the line of the first key that has more than kMaxParts parts, or 0 if there is none. toml++ recurses once per
-// part of a key. Dots in strings and comments do not count.
+// part, so the number is limited. Dots in strings and comments do not count.
 int line_of_deep_key(std::string_view text) {
   int line = 1, parts = 1;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -1,4 +1,4 @@
-// Every TOML file (the settings file and LOOP.toml) is read through this header.
+// Reads TOML files (the settings file and LOOP.toml).
 #pragma once
 
 namespace specdec::cli {

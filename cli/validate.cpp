@@ -101,6 +101,7 @@ void add_validate(Cli& cli) {
   add_speculation_flags(*sub, options->speculation);
   add_device_flags(*sub, options->device);
   add_draft_dtype_flag(*sub, options->device);
+  add_exact_flag(*sub, options->device);
   sub->footer(kGateExamples);
   sub->callback([&cli, options] {
     cli.check = [options] { validate(*options); };

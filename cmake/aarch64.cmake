@@ -14,7 +14,7 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
-# CMake's own modules and the build scripts of crates ask pkg-config.
+# Variables for pkg-config, which CMake's own modules and the build scripts of Rust crates call.
 set(SPECDEC_PKG_CONFIG PKG_CONFIG_ALLOW_CROSS=1 PKG_CONFIG_SYSROOT_DIR=${CMAKE_SYSROOT}
   PKG_CONFIG_LIBDIR=${CMAKE_SYSROOT}/usr/lib/aarch64-linux-gnu/pkgconfig:${CMAKE_SYSROOT}/usr/share/pkgconfig)
 foreach(variable ${SPECDEC_PKG_CONFIG})

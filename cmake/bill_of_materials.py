@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bill_of_materials.py PREFIX SOURCE MACHINE SYSROOT FILE…: writes down what an install tree is made of, for
+"""bill_of_materials.py PREFIX SOURCE MACHINE SYSROOT FILE…: lists the components of an install tree, for
 `cmake --install` (`make dist`).
 
 PREFIX is the install tree, SOURCE is the root of the repository, MACHINE is what the tree runs on (x86_64, aarch64),
@@ -115,7 +115,7 @@ def crates(source, machine, licences):
         os.makedirs(folder)
         for text in texts:
             shutil.copyfile(text, os.path.join(folder, os.path.basename(text)))
-        if not texts:  # the licence is elsewhere in the crate's workspace, so name it and the repository
+        if not texts:  # the crate has no licence text of its own, so name the licence and the repository
             with open(os.path.join(folder, "LICENSE"), "w") as f:
                 f.write(
                     f"{p['name']} {p['version']} is licensed under {p['license']}.\nIts crate carries no "
@@ -142,14 +142,14 @@ def debian(prefix, sysroot, files, licences):
     shared = [
         "*/" + os.path.basename(p)
         for p in glob.glob(os.path.join(prefix, "lib", "specdec", "*.so*"))
-        if not os.path.islink(p) and os.path.basename(p) != "libspecdec_rs.so"  # made here, of the crates
+        if not os.path.islink(p) and os.path.basename(p) != "libspecdec_rs.so"  # built here from the crates
     ]
     root = os.path.realpath(sysroot)
     compiled_in = ["/" + os.path.relpath(os.path.realpath(path), root) for path in files]
     query = ["dpkg-query", "--admindir=" + os.path.join(root, "var", "lib", "dpkg")]
     owners = re.findall(r"^(\S+?): ", run(*query, "--search", *compiled_in, *shared), re.M)
     found = []
-    for owner in sorted(set(owners)):  # a name, with :ARCHITECTURE where packages of two may be installed
+    for owner in sorted(set(owners)):  # a package name, with :ARCHITECTURE if several architectures may be installed
         package = owner.partition(":")[0]
         version, architecture = run(*query, "--show", "--showformat=${Version} ${Architecture}", owner).split()
         folder = os.path.join(licences, "debian")
@@ -210,7 +210,7 @@ def main():
         version = f.read().strip()
     rust, needs, direct = crates(source, machine, licences)
     others = debian(prefix, sysroot, files, licences)
-    if os.path.exists(os.path.join(prefix, "libexec", "specdec-engine")):  # the half that runs models
+    if os.path.exists(os.path.join(prefix, "libexec", "specdec-engine")):  # the tree has the engine
         others += wheels(source)
     for v in VENDORED:
         others.append(component("library", v["name"], v["version"], v["purl"], {"license": {"id": v["licence"]}}))

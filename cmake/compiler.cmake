@@ -2,16 +2,16 @@
 add_library(specdec_flags INTERFACE)
 target_compile_options(specdec_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wno-unused-parameter;-fno-math-errno>)
-# Only the compilers that this project is built with turn warnings into errors, because other compilers have warnings of
-# their own, which must not stop a build.
+# Warnings are errors only with the compilers that this project is tested with. Other compilers have warnings of their
+# own, which must not stop a build.
 if(SPECDEC_WERROR)
   target_compile_options(specdec_flags INTERFACE
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<OR:$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>,$<CXX_COMPILER_ID:Clang>>>:-Werror>)
 endif()
-# GCC fuses a product and a sum into one operation wherever the instruction set has it: every aarch64, but no x86-64
-# before AVX2. Figures and draws shall not depend on the machine.
+# GCC fuses a multiplication and an addition if the instruction set has such an operation: every aarch64 has it, x86-64
+# only since AVX2. Without fusing, results do not depend on the machine.
 if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
-  # Boost.Math passes pairs of numbers; GCC notes that this changed between two of its versions.
+  # -Wno-psabi: silences GCC's note that the ABI for pairs of numbers, which Boost.Math passes, has changed.
   target_compile_options(specdec_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off;-Wno-psabi>)
 endif()
 target_compile_definitions(specdec_flags INTERFACE $<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>)
@@ -29,7 +29,7 @@ if(SPECDEC_SANITIZE)
   target_compile_definitions(specdec_flags INTERFACE _GLIBCXX_ASSERTIONS)
   target_link_options(specdec_flags INTERFACE -fsanitize=${SPECDEC_SANITIZE})
 endif()
-if(SPECDEC_FUZZ)  # coverage in every file; libFuzzer's main() is linked by tests/fuzz alone
+if(SPECDEC_FUZZ)  # instruments every file; only tests/fuzz links libFuzzer's main()
   target_compile_options(specdec_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 target_link_options(specdec_flags INTERFACE -Wl,-z,relro,-z,now)
@@ -39,7 +39,7 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
-include(CheckLinkerFlag)  # a cross compiler does not find the mold of this machine
+include(CheckLinkerFlag)  # a cross compiler does not find the mold of the build machine
 check_linker_flag(CXX -fuse-ld=mold SPECDEC_MOLD)
 if(SPECDEC_MOLD)
   target_link_options(specdec_flags INTERFACE -fuse-ld=mold)

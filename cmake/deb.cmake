@@ -1,5 +1,5 @@
-# `make deb` (cpack -G DEB): a Debian package of what is installed, except the bundled shared libraries, for which it
-# depends on Debian's own packages. LibTorch is in no package of Debian 12; docs/install.md says where it comes from.
+# `make deb` (cpack -G DEB) makes a Debian package of the install tree without the bundled shared libraries; the package
+# depends on Debian's packages instead. Debian 12 has no package of LibTorch; docs/install.md says where it comes from.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME specdec)
 set(CPACK_PACKAGE_VERSION ${SPECDEC_VERSION})

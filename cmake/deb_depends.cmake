@@ -1,5 +1,5 @@
-# cpack reads this file before it makes the package: sets the dependencies, which dpkg-shlibdeps takes from the
-# libraries that the binaries load. LibTorch belongs to no package, so it is found and left out.
+# cpack reads this file before it makes the package. It sets the package's dependencies, which dpkg-shlibdeps derives
+# from the libraries that the binaries load. LibTorch belongs to no Debian package, so it is left out.
 set(folder ${CPACK_PACKAGE_DIRECTORY}/shlibdeps)
 file(WRITE ${folder}/debian/control "Source: specdec\n\nPackage: specdec\nArchitecture: any\n")
 set(arguments)

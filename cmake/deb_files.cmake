@@ -1,5 +1,5 @@
-# cpack runs this file on the installed files before it packs them: brings them into the places and the form that
-# Debian's policy asks for.
+# cpack runs this file on the installed files before it packs them. It moves and renames them as Debian's policy
+# requires.
 file(GLOB roots ${CPACK_TEMPORARY_INSTALL_DIRECTORY}/usr ${CPACK_TEMPORARY_DIRECTORY}/usr)
 list(REMOVE_DUPLICATES roots)
 list(GET roots 0 root)
@@ -12,7 +12,7 @@ file(READ ${CPACK_SPECDEC_SOURCE}/CHANGELOG.md changes)
 string(REGEX MATCH "\n## ${CPACK_PACKAGE_VERSION} \\(([0-9-]+)\\)" unused "${changes}")
 if(CMAKE_MATCH_1)
   execute_process(COMMAND date --utc -R --date=${CMAKE_MATCH_1} OUTPUT_VARIABLE date OUTPUT_STRIP_TRAILING_WHITESPACE)
-else()  # a version that is not released yet
+else()  # this version has not been released yet
   execute_process(COMMAND date --utc -R OUTPUT_VARIABLE date OUTPUT_STRIP_TRAILING_WHITESPACE)
 endif()
 set(release ${CPACK_PACKAGE_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})

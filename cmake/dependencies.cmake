@@ -34,8 +34,8 @@ find_path(SPECDEC_TOML_INC toml++/toml.h REQUIRED)
 target_link_libraries(specdec_sqlitecpp INTERFACE specdec_sqlite Threads::Threads ${CMAKE_DL_LIBS})
 target_link_libraries(specdec_re2 INTERFACE Threads::Threads)
 
-# SHA-256 comes from the shared libcrypto, which libcurl's libssl loads anyway. With a second, static copy, libssl would
-# take half of its symbols from the static one. The server's TLS takes the same libssl.
+# SHA-256 comes from the shared libcrypto, which libcurl's libssl loads anyway. With a static libcrypto in the program,
+# libssl would get half of its symbols from that second copy. The server's TLS uses the same libssl.
 find_library(SPECDEC_CRYPTO libcrypto.so REQUIRED)
 add_library(specdec_crypto INTERFACE)
 target_link_libraries(specdec_crypto INTERFACE ${SPECDEC_CRYPTO} Threads::Threads ${CMAKE_DL_LIBS})
@@ -44,7 +44,7 @@ add_library(specdec_ssl INTERFACE)
 target_link_libraries(specdec_ssl INTERFACE ${SPECDEC_SSL} specdec_crypto)
 
 # Torch's own config file uses the legacy FindCUDA and links the whole of libtorch into every process. Most of this
-# project needs only its headers and the two libraries of the CPU half; CUDA code adds its own libraries
+# project needs only LibTorch's headers and the two libraries of its CPU half; CUDA code adds its own libraries
 # (engine/CMakeLists.txt). The fuzz target of config.json needs header-only types and no library.
 if(SPECDEC_TORCH OR SPECDEC_FUZZ)
   if(NOT Torch_DIR AND DEFINED ENV{Torch_DIR})
@@ -72,8 +72,8 @@ if(SPECDEC_TORCH)
     enable_language(CUDA)
     set(CMAKE_CUDA_STANDARD 20)
     if(NOT DEFINED CACHE{SPECDEC_CUDA_ARCHITECTURES})
-      # These are the architectures of this machine's GPUs, or of a Hopper if none is supported. The preset `dist` has all
-      # that are supported. A container may see a driver and no GPU, so what CMake itself has found counts.
+      # Builds for this machine's GPUs, or for Hopper if none of them is supported. The preset `dist` builds for all
+      # supported architectures. A container may have a driver and no GPU, so the list that CMake detected decides.
       set(architectures ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
       list(FILTER architectures INCLUDE REGEX "^([89][0-9]|1[0-9][0-9])")
       if(NOT architectures)

@@ -6,7 +6,7 @@ foreach(pair ${FILES})
   set(name ${CMAKE_MATCH_1})
   set(path ${CMAKE_MATCH_2})
   file(READ "${path}" text)
-  # A text that is inlined into a page must not end the element that contains it.
+  # A text that is inlined into an HTML page must not end the element that contains it.
   if(text MATCHES "\\)asset\"" OR (NOT path MATCHES "\\.html$" AND text MATCHES "</script|</style|<!--"))
     message(FATAL_ERROR "${path} cannot be embedded: it holds the end of a raw string, of a script, of a style or of a comment")
   endif()

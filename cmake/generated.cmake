@@ -1,6 +1,6 @@
-# cmake -DPROGRAM=… -DPYTHON=… -DSOURCE=… -DOUT=… -P generated.cmake: asks the program for its completion scripts and
-# manual pages and for what the Python package is generated from, and writes them below OUT as an install tree has them.
-# PROGRAM is a list where the program needs an emulator.
+# cmake -DPROGRAM=… -DPYTHON=… -DSOURCE=… -DOUT=… -P generated.cmake: runs the program to write its completion scripts,
+# its manual pages and the input of the Python package's generator. The files are written below OUT, laid out as in an
+# install tree. PROGRAM is a list if the program needs an emulator.
 function(write_output file)
   get_filename_component(folder ${OUT}/${file} DIRECTORY)
   file(MAKE_DIRECTORY ${folder})

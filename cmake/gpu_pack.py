@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """gpu_pack.py TREE PAIR ARCHIVE: makes the archive that is carried to a machine with a GPU.
 
-TREE is that of `make dist`; of it the archive has what running needs, without documents, manual pages and completion.
-PAIR keeps the models that travel with it: the demo's target, a draft distilled from it on this machine's CPU, and
-prompts that neither has seen; they are made once. The archive is a .tar.xz, which Python alone unpacks, and equal
-inputs give equal bytes. A larger one than LIMIT is an error, since the machines that it is for take no more."""
+TREE is the output of `make dist`; the archive has the part that is needed to run, without documents, manual pages and
+completion. PAIR is the folder of the models in the archive: the demo's target, a draft distilled from it on this
+machine's CPU, and prompts that neither model has seen; they are made once. The archive is a .tar.xz, which Python alone
+can unpack, and equal inputs give equal bytes. An archive larger than LIMIT is an error, since the machines that it is
+meant for accept no more."""
 
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 LIMIT = 32 << 20
 ROOT = "specdec-gpu"
 RUNNING = ("bin", "libexec", "lib/specdec", "share/specdec/gpu")
-SECONDS = "60s"  # of distilling
+SECONDS = "60s"  # duration of the training
 
 
 def run(*words, **more):
@@ -47,7 +48,7 @@ def make_pair(specdec, target, pair):
     shutil.copytree(made / "run" / "draft", made / "draft")
     for name in ("training", "run"):
         shutil.rmtree(made / name)
-    for salt in made.glob("*.salt"):  # the secret of redaction stays here
+    for salt in made.glob("*.salt"):  # the secret of redaction must not leave this machine
         salt.unlink()
     shutil.rmtree(pair, ignore_errors=True)
     made.replace(pair)

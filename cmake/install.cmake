@@ -1,9 +1,9 @@
 # Installs the relocatable tree: bin/specdec, libexec/specdec-engine, lib/specdec/ with the small shared libraries,
 # share/specdec with the demo's model, share/doc/specdec with the licences and the SBOM. LibTorch, CUDA, glibc and
 # libstdc++ come from the machine (cli/exec_engine.cpp finds torch). The tree uses DT_RPATH because DT_RUNPATH does not
-# apply to the libraries that the small shared libraries need themselves.
+# apply to the dependencies of the small shared libraries.
 set(SPECDEC_EXECUTABLE_LINKING -Wl,--disable-new-dtags,--gc-sections)
-if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)  # base/older_libstdcxx.cpp says why
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)  # base/older_libstdcxx.cpp explains this
   list(APPEND SPECDEC_EXECUTABLE_LINKING -Wl,--wrap=_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE)
 endif()
 install(TARGETS specdec RUNTIME DESTINATION bin)
@@ -34,14 +34,14 @@ if(SPECDEC_TORCH)
     target_link_options(gpu_test PRIVATE ${SPECDEC_EXECUTABLE_LINKING})
   endif()
 endif()
-if(CMAKE_CROSSCOMPILING)  # GET_RUNTIME_DEPENDENCIES below looks where the run path of the built program points
+if(CMAKE_CROSSCOMPILING)  # the install script finds the sysroot's libraries by this run path
   set_target_properties(specdec PROPERTIES
     BUILD_RPATH "${CMAKE_SYSROOT}/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE};${CMAKE_SYSROOT}/lib/${CMAKE_LIBRARY_ARCHITECTURE}")
 endif()
 set(SPECDEC_INSTALL_SCRIPT ${CMAKE_BINARY_DIR}/install_libraries-$<CONFIG>.cmake)
 find_program(SPECDEC_PYTHON3 python3 REQUIRED)
 # Lists one file of each package that is linked or compiled in. cmake/bill_of_materials.py asks dpkg which package owns
-# it.
+# the file.
 set(compiled_in ${specdec_re2_LIB} ${specdec_zstd_LIB} ${specdec_simdjson_LIB} ${specdec_sqlitecpp_LIB} ${specdec_sqlite_LIB} ${specdec_prometheus_LIB})
 foreach(header CLI/CLI.hpp nlohmann/json.hpp boost/version.hpp toml++/toml.h xxhash.h)
   string(MAKE_C_IDENTIFIER "SPECDEC_FILE_${header}" variable)
@@ -61,7 +61,8 @@ endforeach()
 ]=])
 file(GENERATE OUTPUT ${SPECDEC_INSTALL_SCRIPT} CONTENT "${SPECDEC_INSTALL_CODE}")
 install(SCRIPT ${SPECDEC_INSTALL_SCRIPT} COMPONENT bundled)
-# The bill of materials reads lib/specdec, so it comes last. DESTDIR is the place where cpack gathers the files.
+# Installed last, because the bill of materials lists the content of lib/specdec. DESTDIR is the folder in which cpack
+# gathers the files.
 install(CODE "execute_process(COMMAND ${SPECDEC_PYTHON3} ${CMAKE_SOURCE_DIR}/cmake/bill_of_materials.py
   \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\" ${CMAKE_SOURCE_DIR} ${CMAKE_SYSTEM_PROCESSOR} ${CMAKE_SYSROOT}/
   ${compiled_in} COMMAND_ERROR_IS_FATAL ANY)")

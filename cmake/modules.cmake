@@ -9,7 +9,7 @@ function(specdec_precompile kind)
     return()
   endif()
   cmake_parse_arguments(P "" "" "HEADERS;OPTIONS;DEPS" ${ARGN})
-  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/${kind}_pch.cpp CONTENT "")  # a configuration leaves it as it is
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/${kind}_pch.cpp CONTENT "")  # not rewritten by a second configuration
   add_library(specdec_${kind}_pch OBJECT ${CMAKE_BINARY_DIR}/${kind}_pch.cpp)
   target_link_libraries(specdec_${kind}_pch PUBLIC specdec_flags ${P_DEPS})
   target_compile_options(specdec_${kind}_pch PRIVATE ${P_OPTIONS})
@@ -28,8 +28,8 @@ function(specdec_reuse_headers target kind)
 endfunction()
 
 # With SPECDEC_UNITY up to four files of a target form one translation unit, so that templates of headers are compiled
-# once for all of them. These files also share one anonymous namespace.
-# They are named relative to the build folder, so that ccache knows them again in another clone.
+# only once for all of them. The files of a unit also share one anonymous namespace. The units have names relative to
+# the build folder, so that ccache finds them in another clone.
 function(specdec_unite target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${SPECDEC_UNITY} UNITY_BUILD_BATCH_SIZE 4 UNITY_BUILD_RELOCATABLE ON)
 endfunction()
@@ -59,7 +59,7 @@ function(specdec_test name)
   add_executable(${name} ${M_SOURCES} ${M_UNPARSED_ARGUMENTS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   specdec_unite(${name})
-  # GoogleTest's macros contain an else. A member that a test leaves out of an initialiser gets its default value.
+  # GoogleTest's macros contain an else. Tests may leave members out of an initialiser; these get their default values.
   target_compile_options(${name} PRIVATE -Wno-dangling-else -Wno-missing-field-initializers)
   target_link_libraries(${name} PRIVATE ${M_DEPS} specdec_flags specdec_source_folder GTest::gtest GTest::gtest_main)
   target_compile_options(${name} PRIVATE ${SPECDEC_TEST_OPTIONS})
@@ -80,11 +80,11 @@ function(specdec_test name)
   if(SPECDEC_SANITIZE STREQUAL "thread")
     set_tests_properties(${name} PROPERTIES ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan_suppressions.txt:die_after_fork=0")
   endif()
-  # Keeps idle OpenMP threads from spinning on cores that another test uses; parity_test took twenty times as long.
+  # Idle OpenMP threads must not spin on cores that another test uses: parity_test took twenty times as long.
   set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
 endfunction()
 
-# Tests find the source tree by tests/source_folder.h.
+# tests/source_folder.h gives tests the path of the source tree.
 if(BUILD_TESTING)
   file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/source_folder.cpp CONTENT [=[
 #include "tests/source_folder.h"
@@ -94,8 +94,8 @@ std::string specdec::source_folder() { return "@CMAKE_SOURCE_DIR@"; }
   target_link_libraries(specdec_source_folder PRIVATE specdec_flags)
 endif()
 
-# specdec_embed(OUT.cpp NAMESPACE kName=path…): generates OUT.cpp with the files as strings, and again when a file
-# changes.
+# specdec_embed(OUT.cpp NAMESPACE kName=path…): generates OUT.cpp, which has the files as strings. OUT.cpp is generated
+# again when a file changes.
 function(specdec_embed out namespace)
   list(TRANSFORM ARGN REPLACE "^[^=]+=" "" OUTPUT_VARIABLE paths)
   list(JOIN ARGN "," files)
@@ -104,7 +104,7 @@ function(specdec_embed out namespace)
     DEPENDS ${paths} ${CMAKE_SOURCE_DIR}/cmake/embed.cmake VERBATIM)
 endfunction()
 
-set(SPECDEC_TEST_OPTIONS $<$<NOT:$<CONFIG:Debug>>:-O1>)  # compiled more often than run
+set(SPECDEC_TEST_OPTIONS $<$<NOT:$<CONFIG:Debug>>:-O1>)  # tests are compiled more often than run
 specdec_precompile(plain)
 specdec_precompile(test HEADERS <gtest/gtest.h> OPTIONS ${SPECDEC_TEST_OPTIONS} DEPS GTest::gtest)
 if(SPECDEC_TORCH)

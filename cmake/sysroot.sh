@@ -19,7 +19,7 @@ deb [signed-by=$keyring] http://deb.debian.org/debian bookworm main
 deb [signed-by=$keyring] http://deb.debian.org/debian bookworm-updates main
 deb [signed-by=$keyring] http://deb.debian.org/debian-security bookworm-security main
 END
-# Without pkgCacheGen::Essential=none apt would add the packages that every Debian machine has to have, its shell included.
+# Without pkgCacheGen::Essential=none apt would add the packages that Debian requires on every machine, such as a shell.
 options=(-qq -o Dir::Etc::sourcelist="$made/apt/sources.list" -o Dir::Etc::sourceparts=/dev/null -o Dir::Etc::preferencesparts=/dev/null
   -o Dir::State::lists="$made/apt/lists" -o Dir::State::status="$database/status"
   -o Dir::Cache="$made/apt" -o Dir::Cache::archives="$made/apt/archives"

@@ -5,7 +5,7 @@
   specdec       the engine and the demo's models. It needs specdec-core of the same version and torch 2.11, whose
                 libraries it finds in the same Python environment. A build without LibTorch makes no such wheel
 
-auditwheel reads the binaries and decides the tag, manylinux_2_34 for what Debian 12 built. A library that neither the
+auditwheel reads the binaries and decides the tag, manylinux_2_34 for builds on Debian 12. A library that neither the
 wheels, nor torch, nor every manylinux system has is an error. The same commit gives the same bytes."""
 
 import glob
@@ -21,7 +21,7 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TOOLS = os.path.dirname(sys.executable)  # the environment of cmake/packaging.txt
 TREE = os.path.join("specdec", "tree")
 TORCH = ">=2.11,<2.12"
-# From specdec/tree/libexec to the torch/lib of the same site-packages.
+# The path from specdec/tree/libexec to the torch/lib of the same site-packages.
 TORCH_LIB = "../../../torch/lib"
 TORCH_LIBRARIES = ("libtorch*.so*", "libc10*.so*", "libgomp*.so*", "libcudart.so*", "libcublas*.so*", "libnccl.so*")
 METADATA = """\
@@ -56,8 +56,8 @@ def move(source, target):
 
 
 def make_self_contained(folder):
-    """Leaves one file for each library, under the name that it is loaded by, because a wheel has no symbolic links.
-    Each finds its neighbours by its own run path."""
+    """Keeps one file per library, under the name by which it is loaded, because a wheel has no symbolic links. Sets the
+    run path of each library so that it finds the others."""
     for path in sorted(glob.glob(os.path.join(folder, "*.so*"))):
         if os.path.islink(path):
             os.remove(path)
@@ -69,7 +69,7 @@ def make_self_contained(folder):
 
 
 def core(stage, wheel):
-    """Moves what belongs to specdec-core from the install tree to the folder of the wheel."""
+    """Moves the files of specdec-core from the install tree to the folder of the wheel."""
     tree = os.path.join(wheel, TREE)
     move(os.path.join(stage, "lib/python3/dist-packages/specdec"), os.path.join(wheel, "specdec"))
     move(os.path.join(stage, "bin/specdec"), os.path.join(tree, "bin/specdec"))
@@ -96,7 +96,7 @@ def engine(stage, wheel):
 
 
 def pack(wheel, documents, name, version, summary, requires, out, excluded):
-    """Writes the metadata, packs the folder, and has auditwheel name the oldest system that the wheel runs on."""
+    """Writes the metadata, packs the folder, and lets auditwheel choose the tag: the oldest system that can run it."""
     if os.path.isdir(os.path.join(wheel, ".data")):
         os.rename(os.path.join(wheel, ".data"), os.path.join(wheel, f"{name.replace('-', '_')}-{version}.data"))
     info = os.path.join(wheel, f"{name.replace('-', '_')}-{version}.dist-info")
@@ -145,7 +145,7 @@ def machine_of(path):
 
 
 def check(wheel):
-    """Ends if auditwheel had to bring a library, or found no tag but that of any Linux."""
+    """Exits with an error if auditwheel had to add a library, or found only the generic Linux tag."""
     if "-manylinux_" not in wheel:
         sys.exit(f"{wheel}: expected a manylinux tag, found none")
     foreign = [name for name in zipfile.ZipFile(wheel).namelist() if re.match(r"[^/]+\.libs/", name)]

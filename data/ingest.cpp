@@ -45,13 +45,13 @@ std::string ingest_target_id(const fs::path& target) {
   return weights ? fingerprint_model(target).id : std::string(64, '0');
 }
 
-// Returns the format of every row, null if each row's own format is recognised.
+// Returns the one format of all rows, or null if the format of each row is to be recognised.
 const TrafficFormat* format_of(const IngestOptions& options) {
   if (!options.map.empty()) return &mapped_format();
   return options.format == "plain" ? nullptr : parse_format_name(options.format);
 }
 
-// Makes the tags of a row, the index of its domain and the hash of its tenant, and counts the rows of each tenant.
+// Computes the tags of a row (the index of its domain and the hash of its tenant) and counts the rows of each tenant.
 class TagTable {
  public:
   RowTags add(const std::string& tenant, const std::string& domain, bool holdout) {
@@ -180,7 +180,7 @@ class Ingest {
       return Error(ErrorKind::kData, where + ": no rows found: expected JSON, JSONL, CSV, TSV, Parquet or plain text");
     if (counts.empty())
       return Error(ErrorKind::kData, where + ": all " + std::to_string(r.records) + " rows were left out by --skip");
-    // If the first rejected row is of no known format, the suggestion is its detail.
+    // If the first rejected row has an unknown format, its detail already contains the suggestion.
     const bool shown = first_reject_.find(result_.suggestion) != std::string::npos;
     return Error(ErrorKind::kData, where + ": no row was accepted of " + std::to_string(r.records) + " (" + counts +
                                        "); first: " + first_reject_ +
@@ -191,7 +191,7 @@ class Ingest {
     return options_.holdout_source.empty() ? std::vector<std::string>{} : std::vector{options_.holdout_source};
   }
 
-  // Rejects a source, or the rest of it, as if it were one row, and warns.
+  // Counts a source, or the rest of it, as one rejected row, and logs a warning.
   void refuse_source(const Place& place, const Rejected& why) {
     count_record(place.row, "unknown");
     reject(place, why);
@@ -211,7 +211,7 @@ class Ingest {
     const auto show = [&](bool at_end) {
       // The size of standard input is unknown, so total_bytes_ may be too small.
       const uint64_t total = std::max(total_bytes_, done_bytes_ + reader.stored_done());
-      // The reader reads ahead, so bytes that were read may still be worked on.
+      // The reader reads ahead, so 100 % is shown only at the end.
       const uint64_t done = std::min(done_bytes_ + reader.stored_done(), at_end || total == 0 ? total : total - 1);
       if (progress_)
         progress_({"ingest", static_cast<double>(done) / kMegabyte, static_cast<double>(total) / kMegabyte, "MB",
@@ -447,7 +447,7 @@ class Ingest {
   std::unique_ptr<Duplicates> duplicates_;
   std::unique_ptr<BatchJoin> batch_;
   std::unique_ptr<DomainClusters> clusters_;
-  std::vector<uint32_t> clustered_rows_;   // index in row_tags_ of each row in clusters_
+  std::vector<uint32_t> clustered_rows_;   // row_tags_ index of each row that was added to clusters_
   std::vector<std::string> source_names_;  // as given on the command line
   KeySet seen_ids_;
   std::unordered_map<std::string, int64_t> repeated_ids_;
@@ -456,9 +456,9 @@ class Ingest {
   TagTable tags_;
   std::unordered_map<std::string, std::string> tenant_names_;  // tenant → its name in the outputs
   std::string first_reject_, collapsed_, line_;
-  bool plain_text_ = false;  // sources without JSON are documents to learn
+  bool plain_text_ = false;  // true: sources without JSON are read as documents to learn
   int64_t selected_ = 0;
-  uint64_t split_key_ = 0;  // conversation key of the current record
+  uint64_t split_key_ = 0;  // hash of the current record's conversation
   uint64_t total_bytes_ = 0, done_bytes_ = 0;
 };
 
@@ -473,7 +473,8 @@ IngestResult ingest(const IngestOptions& options, const ProgressFn& progress) {
     salt.keep();
     return result;
   } catch (...) {
-    // A salt that no data was made with is of no use.
+    // Removes the salt file that this run made, unless data was published before: without data, nothing was hashed with
+    // it.
     std::error_code none;
     if (options.salt.empty() && !fs::exists(options.out, none)) salt.give_up();
     throw;

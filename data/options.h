@@ -19,8 +19,8 @@ struct IngestOptions {
   std::string salt;
   // auto, a format's name (data/formats/row_parser.h), or plain for text without JSON.
   std::string format = "auto";
-  // "prompt=question,answer=reply": the fields by which every row is read (data/formats/field_map.h); "" = by its
-  // format.
+  // "prompt=question,answer=reply": the fields from which every row is read (data/formats/field_map.h); "" = the fields
+  // of the row's format.
   std::string map;
   bool records = false;                     // write redacted records (records.jsonl) instead of shards; needs no target
   std::string separator = "<|endoftext|>";  // between documents of plain text; "" = one document per file
@@ -29,7 +29,7 @@ struct IngestOptions {
   // Number of conversations to hold out, used instead of the share; 0 = use the share.
   int64_t holdout_count = 0;
   std::string holdout_rule = "auto";  // auto (time if every row has a time, else hash) | time | hash | first
-  // domain_field: the field that holds the domain tag, "" = "domain". domain: the tag of every row, "" = none.
+  // domain_field: the field that holds the domain tag, "" = "domain". domain: one tag for every row, "" = none.
   std::string domain_field, domain;
   std::string domain_rules;  // file of rules for rows without a tag (data/select/domain_rules.h)
   // Number of clusters for the rows that have no tag yet; 0 = no clustering (data/select/domain_clusters.h).

@@ -29,11 +29,11 @@ struct DataStats {
 
 // Throws Error(kData) if the directory was not written by this program or is damaged.
 DataStats data_stats(const std::filesystem::path& directory);
-void visit_counts(Fields& f, DataStats& stats);  // without the lengths
+void visit_counts(Fields& f, DataStats& stats);  // visits all fields except the lengths
 void visit_fields(Fields& f, DataStats& stats);
 std::string to_table(const DataStats& stats);
 
-// Writes "email 2, phone 1".
+// Returns the counts as text: "email 2, phone 1".
 std::string counts_text(const std::map<std::string, int64_t>& counts);
 
 }  // namespace specdec::data

@@ -34,24 +34,24 @@ std::vector<std::string> called_names(const std::string& tool_calls) {
   return names;
 }
 
-// The reason for turns that are shown and not learnt, which rejects no row.
+// The reason for turns that are rendered but not learnt; it does not reject the row.
 constexpr const char kNotToLearn[] = "not_to_learn";
 
-// Returns false for a turn that the log says not to learn, and for one without anything in it, which no model wrote.
-// Calls of a turn that was cut do not count, because the log does not say how far the model wrote them.
+// Returns false for a turn that the log says not to learn, and for an empty turn, which no model wrote. The calls of a
+// truncated turn do not count, because the log does not say how much of them the model wrote.
 bool may_be_learnt(const ChatMessage& m, bool cut) {
   return !m.unlearnt && !(is_blank(m.content) && (m.tool_calls.empty() || cut) && m.reasoning_content.empty());
 }
 
-// Stands for an answer where only the text after it counts.
+// A placeholder answer, rendered only to see the text that the template puts after an answer.
 constexpr std::string_view kSomeAnswer = "An answer";
 
 size_t common_suffix(std::string_view a, std::string_view b) {
   return static_cast<size_t>(std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend()).first - a.rbegin());
 }
 
-// Returns where `text` ends in `rendered`, or nothing if it is not there. Searches from `begin`, ignoring white space
-// around the text because templates trim it. A blank text ends where it begins.
+// Returns the end position of `text` in `rendered`, or nothing if it does not occur. Searches from `begin` on, ignoring
+// white space around the text because templates trim it. For a blank text, returns `begin`.
 std::optional<size_t> end_of_text(std::string_view rendered, size_t begin, std::string_view text) {
   const std::string_view part = trimmed(text);
   if (part.empty()) return begin;
@@ -61,7 +61,8 @@ std::optional<size_t> end_of_text(std::string_view rendered, size_t begin, std::
 
 constexpr std::string_view kThoughtEnd = "</think>";
 
-// Returns the thought that a content holds itself, "" if it holds none. The prompt may have begun the thought.
+// Returns the thought inside a content, "" if there is none. "<think>" may be missing, because the prompt may contain
+// it.
 std::string_view thought_in(std::string_view content) {
   constexpr std::string_view kBegin = "<think>";
   const size_t end = content.find(kThoughtEnd);
@@ -71,14 +72,15 @@ std::string_view thought_in(std::string_view content) {
   return content.substr(from, end - from);
 }
 
-// Returns the length of the longest text with which `whole` ends and `after` begins.
+// Returns the length of the longest text that is both the end of `whole` and the beginning of `after`.
 size_t overlap(std::string_view whole, std::string_view after) {
   size_t length = std::min(whole.size(), after.size());
   while (length > 0 && !whole.ends_with(after.substr(0, length))) --length;
   return length;
 }
 
-// Returns how much white space at the begin of `text`, an answer's own, comes before the text that follows an answer.
+// Returns how many characters of white space at the beginning of `text` belong to the answer and not to `after`, the
+// text that the template puts after an answer.
 size_t blanks_before(std::string_view text, std::string_view after) {
   const size_t blanks = std::min(text.find_first_not_of(kBlank), text.size());
   size_t best = 0;
@@ -106,14 +108,14 @@ std::vector<int32_t> RowTokeniser::with_bos(const std::string& text) const {
 void RowTokeniser::tokenise_continuation(const std::string& prompt, const std::string& response, TokenRow& row) const {
   const std::vector<int32_t> head = with_bos(prompt);
   row.tokens = with_bos(prompt + response);
-  // A token that straddles the border counts as the first token of the response.
+  // A token that spans the end of the prompt and the beginning of the response counts as the response's first token.
   const size_t border = common_prefix(head, row.tokens);
   row.loss_mask.assign(row.tokens.size(), 1);
   std::fill_n(row.loss_mask.begin(), std::min(std::max<size_t>(border, 1), row.tokens.size()), 0);
   row.prompt_tokens = static_cast<int64_t>(border);
 }
 
-// Returns the text of the ids as the continuation of `context`, with the special tokens of which `answer` has the text.
+// Returns the text of the ids after `context`. Shows only those special tokens whose text occurs in `answer`.
 std::string RowTokeniser::spelled(const std::vector<int32_t>& ids, const std::vector<int32_t>& context,
                                   std::string_view answer) const {
   std::vector<int32_t> shown;
@@ -126,8 +128,8 @@ std::string RowTokeniser::spelled(const std::vector<int32_t>& ids, const std::ve
   return text + decoder.finish();
 }
 
-// Returns whether the record has token ids that spell its prompt and its response. They do not if another tokenizer
-// made them, or if a stop string that ended the answer was left out of the response.
+// Returns whether the record's token ids decode to its prompt and its response. Returns false if the ids come from
+// another tokenizer, or if the response lacks a stop string that ended the answer.
 bool RowTokeniser::are_spelled(const TrafficRecord& record) const {
   if (record.token_ids.empty()) return false;
   const auto& ids = record.prompt_token_ids;
@@ -137,8 +139,9 @@ bool RowTokeniser::are_spelled(const TrafficRecord& record) const {
   return spelled(record.token_ids, ids, record.response) == record.response;
 }
 
-// Returns what comes before a chat's answer if the record's ids spell the answer after it. The answer's content may
-// begin with text that the server wrote: the beginning of a call that the request demanded.
+// If the record's token ids decode to a chat's answer, returns the prompt before the answer; else returns nothing. The
+// answer may begin with text that the server inserted and the model did not write, such as the beginning of a call that
+// the request demanded. Such text then counts as the end of the prompt.
 std::optional<RowTokeniser::SpelledPrompt> RowTokeniser::prompt_of_spelled(const TrafficRecord& record,
                                                                            const Chat& chat) const {
   const ChatMessage& answer = record.messages.back();
@@ -155,9 +158,9 @@ std::optional<RowTokeniser::SpelledPrompt> RowTokeniser::prompt_of_spelled(const
   return text == answer.content ? std::optional(std::move(prompt)) : std::nullopt;
 }
 
-// Returns the index after the turn's last token in `tokens`, which is where `tokens` first differs from the tokens of
-// turn.other, a conversation that continues. Templates may close a conversation with EOS, but the model ended its turn
-// before that EOS. White space that the template added after the turn is not the model's either.
+// Returns the index in `tokens` after the turn's last token. turn.other has the same turn but continues differently, so
+// the turn ends where the two token lists first differ. EOS and white space that the template adds after the turn are
+// left out.
 size_t RowTokeniser::end_of_turn(const Turn& turn, const std::vector<int32_t>& tokens, size_t from) const {
   size_t end = common_prefix(tokenizer_.encode(turn.other, false), tokens);
   size_t floor = from;
@@ -167,8 +170,8 @@ size_t RowTokeniser::end_of_turn(const Turn& turn, const std::vector<int32_t>& t
   return end;
 }
 
-// Places a last turn that has only a content after its prompt as the model wrote it. `ended` follows it in the row,
-// `continued` in a conversation that goes on.
+// Places the content of a last turn directly after its prompt, as the model wrote it. `ended` is the text that follows
+// in this row, `continued` the text that would follow if the conversation went on.
 void RowTokeniser::place_written(Turn& turn, const std::string& ended, const std::string& continued) {
   const std::string written = turn.before + turn.content;
   turn.shown = written + ended;
@@ -236,13 +239,14 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const TrafficRecord& record,
     if (from < to && !messages[i].tool_calls.empty())
       row.calls.push_back({row.prompt_tokens, called_names(messages[i].tool_calls)});
   }
-  if (!row.loss_mask.empty()) row.loss_mask[0] = 0;  // nothing predicts the first token
+  if (!row.loss_mask.empty()) row.loss_mask[0] = 0;  // no position predicts the first token
   return {};
 }
 
-// Finds the assistant turn messages.back() in a text that shows it as the model wrote it: its rendering, or the prompt
-// with the content after it, where the template changes the content of the last turn or that turn was cut. Returns the
-// reason why the turn must not be learnt, null if there is none.
+// Finds the place of the assistant turn messages.back() in a text that shows the turn as the model wrote it, and stores
+// both in `turn`. Usually this text is the template's rendering. If the turn is the last one and was cut, or the
+// template changes its content, the text is the prompt followed by the content. Returns the reason why the turn must
+// not be learnt, or null.
 const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMessage>& messages, Ending ending,
                                      Turn& turn) const {
   const ChatMessage& answer = messages.back();
@@ -262,23 +266,24 @@ const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMes
   if (!calls) return "unsupported_tool_calls";
   if (!thought) return "thought_not_rendered";
   const std::optional<size_t> content = end_of_text(turn.shown, *thought, answer.content);
-  // The template changes this content, so the turn is placed as the model wrote it. The exception is a prompt that
-  // begins a thought which the content does not end: there the log has left the thought out.
+  // The template changes this content, so the turn is placed as the model wrote it. But if the prompt begins a thought
+  // and the content does not end it, the log has left the thought out, and the turn is not as the model wrote it.
   if (!content && only_content &&
       (turn.shown.starts_with(turn.before) || answer.content.find(kThoughtEnd) != std::string::npos)) {
     place_written(turn, text_after(chat, messages, turn.before, false), text_after(chat, messages, turn.before, true));
     return nullptr;
   }
-  // A short thought may occur in the answer, which is then found only where the thought was looked for.
+  // A short thought may also occur in the answer; the search for the content then began too late. The turn is refused
+  // if the content is found from the turn's beginning, or if the thought inside the content is not rendered.
   if (!content &&
       (end_of_text(turn.shown, begin, answer.content) || !end_of_text(turn.shown, begin, thought_in(answer.content))))
     return "thought_not_rendered";
   turn.end = std::max(content.value_or(turn.shown.size()), *calls);
   const bool is_continued = common_prefix(turn.other, turn.shown) >= turn.end;
   if (!last || (is_continued && content)) return nullptr;
-  if (ending == Ending::kCut && is_blank(answer.content)) return nullptr;  // it may have been cut within its thought
-  // The template renders a last turn in a special way, or changes the answer. What follows an answer is the same for
-  // all answers.
+  if (ending == Ending::kCut && is_blank(answer.content)) return nullptr;  // the cut may be within the thought
+  // The template renders a last turn in a special way, or changes the answer. The text after an answer does not depend
+  // on the answer, so it is taken from a placeholder answer.
   const std::string after = text_after(chat, messages, turn.before, true);
   if (turn.end == turn.shown.size()) turn.end -= overlap(turn.shown, after);
   turn.end += blanks_before(std::string_view(turn.shown).substr(turn.end), after);
@@ -286,8 +291,9 @@ const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMes
   return nullptr;
 }
 
-// Returns the text that follows messages.back(), an assistant turn, where the conversation ends with it, or where it
-// goes on (`longer`); "" if the template does not show where the turn ends. `before` is the rendering before the turn.
+// Returns the text that the template puts after messages.back(), an assistant turn. If `longer`, the conversation
+// continues after the turn; otherwise it ends there. Returns "" if the end of the turn is not visible. `before` is the
+// rendering before the turn.
 std::string RowTokeniser::text_after(const Chat& chat, std::vector<ChatMessage> messages, const std::string& before,
                                      bool longer) const {
   const auto shown = [&] { return longer ? render_longer(chat, messages) : render(chat, messages, false); };
@@ -305,7 +311,8 @@ std::string RowTokeniser::render(const Chat& chat, const std::vector<ChatMessage
   return template_->render(messages, prompt, chat.kwargs, chat.tools);
 }
 
-// Renders the messages with one more user message after them, or without it if the template refuses it.
+// Renders the messages followed by one more user message. If the template refuses that message, renders them without
+// it.
 std::string RowTokeniser::render_longer(const Chat& chat, const std::vector<ChatMessage>& messages) const {
   std::vector<ChatMessage> longer = messages;
   longer.push_back({"user", "?"});
@@ -316,9 +323,9 @@ std::string RowTokeniser::render_longer(const Chat& chat, const std::vector<Chat
   }
 }
 
-// Returns where the tool calls of messages.back() end in `shown`, the rendering of `messages`, or of a conversation
-// that goes on after them (`longer`); 0 if it has no calls. Returns nothing if the template ignores the calls, or all
-// but the first one, because the text is then not what the model wrote.
+// Returns where the tool calls of messages.back() end in `shown`, or 0 if there are no calls. `shown` is the rendering
+// of `messages`, or, if `longer`, of a conversation that continues after them. Returns nothing if the template ignores
+// all calls, or all but the first one, because the text is then not what the model wrote.
 std::optional<size_t> RowTokeniser::calls_end(const Chat& chat, std::vector<ChatMessage> messages,
                                               const std::string& shown, bool longer) const {
   if (messages.back().tool_calls.empty()) return 0;
@@ -328,7 +335,7 @@ std::optional<size_t> RowTokeniser::calls_end(const Chat& chat, std::vector<Chat
     try {
       const std::string without = longer ? render_longer(chat, messages) : render(chat, messages, false);
       return without == shown ? std::nullopt : std::optional(shown.size() - common_suffix(shown, without));
-    } catch (const Error&) {  // The template refuses the turn without its calls, so it does read them.
+    } catch (const Error&) {  // the template refuses the turn without its calls, so it does read the calls
       return shown.size();
     }
   };
@@ -376,7 +383,7 @@ std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord&
   } else {
     tokenise_continuation(record.prompt, record.response, row);
   }
-  // The tokenizer may have added tokens that the model has no embedding for, and the text of a row may contain them.
+  // The tokenizer may have added tokens without an embedding in the model; a row that contains one is rejected.
   for (const int32_t id : row.tokens)
     if (id >= vocab_size_)
       return Rejected{"token_past_vocabulary",

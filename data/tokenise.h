@@ -23,7 +23,8 @@ inline constexpr size_t kMaxRowTextBytes = size_t{2} << 20;
 
 struct TokenisedRow {
   TokenRow row;
-  // number of earlier answers that the template renders differently from how they were served; their loss mask is 0
+  // Number of earlier answers that are not learnt, because the template renders them differently from how they were
+  // served.
   int64_t unlearnt_turns = 0;
 };
 
@@ -35,42 +36,47 @@ class RowTokeniser {
   bool has_chat_template() const { return template_.has_value(); }
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
 
-  // Returns the row, or why it is rejected. A token is learnt if its loss mask is 1.
-  // text: BOS (if the tokenizer has one) + text, nothing appended; every token but the first is learnt.
-  // prompt + response: BOS + the tokens of both together; learnt from the first token that holds a character of the
-  // response. If the record has token ids that spell both in this tokenizer, these are the tokens, and all of token_ids
-  // is learnt, with the token that ended the answer.
-  // messages: the rendered template, which is responsible for special tokens. Every assistant turn is learnt with its
-  // end-of-turn marker, but without white space or EOS that the template adds after the marker. prompt_tokens is the
-  // number of tokens before the last answer. If the record has token ids that spell a last answer without calls or a
-  // thought of its own, all of them are learnt, after the tokens of its prompt.
-  // A turn is learnt only if the text before it is what the model was given when it wrote the turn. If a template
-  // rewrites history (for example drops thoughts), earlier turns are not learnt; if this affects the last turn, the row
-  // is rejected. The same holds for a turn with tool calls or a thought that the template does not render. Turns
-  // without any content and those that the log says not to learn (ChatMessage::unlearnt) are not learnt either.
-  // Two kinds of last answers without calls or a thought of their own are learnt as they were logged, directly after
-  // their prompt: those that were cut (TrafficRecord::answer_was_cut) and those whose content the template changes. If
-  // an answer was cut, its calls are not learnt, because the log may lack a part of what the model wrote. What the
-  // template writes after such an answer is not learnt either.
+  // Returns the row, or why it is rejected. A token is learnt if its loss mask is 1. The row depends on the record's
+  // form:
+  // * text: BOS (if the tokenizer has one) + text, nothing appended; every token but the first is learnt.
+  // * prompt + response: BOS + the tokens of both together, learnt from the first token that holds a character of the
+  //   response. If the record's token ids decode to the two texts, the row consists of these ids instead, and all of
+  //   token_ids is learnt, including the token that ended the answer.
+  // * messages: the template's rendering, which includes the special tokens. Every assistant turn is learnt with its
+  //   end-of-turn marker, but without white space or EOS after the marker. prompt_tokens is the number of tokens before
+  //   the last answer. Throws Error(kData) if the target has no chat template.
+  //
+  // Turns of a chat that are not learnt:
+  // * turns without any content, and turns that the log excludes from training (ChatMessage::unlearnt);
+  // * turns before which the rendering differs from what the model read when it wrote the turn (some templates drop
+  //   earlier thoughts), and turns with tool calls or a thought that the template does not render. If this concerns the
+  //   last turn, the row is rejected.
+  //
+  // The last answer of a chat is learnt as it was logged, directly after its prompt, in these cases:
+  // * It has no calls and no separate thought, and the record has token ids that decode to it: all these ids are
+  //   learnt.
+  // * It has no calls and no separate thought, and it was cut (TrafficRecord::answer_was_cut) or the template changes
+  //   it. The text that the template puts after it is not learnt.
+  // The calls of an answer that was cut are not learnt, because the log may lack a part of what the model wrote.
+  //
   // Reasons for a rejection: too_long (kMaxRowTextBytes), template_error, template_not_prefix_stable,
   // unsupported_tool_calls, thought_not_rendered, and token_past_vocabulary for an id that the model does not have.
-  // Throws Error(kData) for messages if the target has no chat template.
   std::variant<TokenisedRow, Rejected> tokenise(const TrafficRecord& record) const;
 
   // Tokenises a raw continuation: `row`'s tokens become BOS + tokens(prompt + response), masked as described above.
   void tokenise_continuation(const std::string& prompt, const std::string& response, TokenRow& row) const;
 
  private:
-  // What the request gave the template besides the messages.
+  // The parts of the request that the template gets besides the messages.
   struct Chat {
     const std::string& tools;
     Json kwargs;
   };
-  // How an assistant turn ends: other messages follow it, or it is the row's answer, whole or cut.
+  // How an assistant turn ends: other messages follow (kContinued), or it is the row's answer, complete or cut.
   enum class Ending { kContinued, kWhole, kCut };
-  // An assistant turn. `before` is the rendering before it, and `content` its content. `shown` is a text that contains
-  // the turn, which ends at `end` in it; for the last turn, `shown` is the row's text. `other` is another text that
-  // contains the turn; it differs from the row's text after the turn.
+  // An assistant turn. `before` is the rendering of the messages before it, and `content` its content. `shown` is a
+  // text in which the turn ends at position `end`; for the last turn, `shown` is the row's text. `other` is a text that
+  // has the same turn but continues differently after it.
   struct Turn {
     std::string before, content, shown, other;
     size_t end = 0;
@@ -84,7 +90,7 @@ class RowTokeniser {
   std::string render_longer(const Chat& chat, const std::vector<ChatMessage>& messages) const;
   std::optional<size_t> calls_end(const Chat& chat, std::vector<ChatMessage> messages, const std::string& shown,
                                   bool longer) const;
-  // What the model read before an answer whose own tokens are known.
+  // The text before an answer whose token ids are recorded, and the tokens of that text.
   struct SpelledPrompt {
     std::string text;
     std::vector<int32_t> tokens;

@@ -20,7 +20,7 @@ take=no
 case $code in
   0) take=yes ;;
   3 | 5 | 6) code=1 ;;
-  4) code=0 ;;  # inconclusive: the line `next` of the report says what to measure
+  4) code=0 ;;  # inconclusive: the report's line `next` says what to measure
 esac
 echo "take=$take"
 if [ -n "${GITHUB_OUTPUT:-}" ]; then echo "take=$take" >> "$GITHUB_OUTPUT"; fi

@@ -7,9 +7,9 @@ where the server is and how to log in:
     pip install mlflow-skinny
     MLFLOW_TRACKING_URI=http://127.0.0.1:5000 python3 metrics_to_mlflow.py run --follow
 
-The values of metrics.jsonl become metrics such as train/loss, the options of run.json parameters, and the verdict of
-result.json tags. --follow waits for more values until result.json is there. The script may be called again: it keeps
-the id of MLflow's run in RUN/mlflow.json and goes on after the last step that it has sent."""
+The values of metrics.jsonl become metrics such as train/loss. The options of run.json become parameters. The verdict
+and the reason in result.json become tags. --follow waits for more values until result.json is there. The script may be
+called again: it keeps the id of MLflow's run in RUN/mlflow.json and continues after the last step that it has sent."""
 
 import argparse
 import json
@@ -19,12 +19,12 @@ from pathlib import Path
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
-MOST = 1000  # values that MLflow takes in one request
+MOST = 1000  # values per request that MLflow accepts
 MOST_PARAMS = 100
 
 
 def values_after(file, sent):
-    """Returns the values of the whole lines after the first `sent` ones, and how many lines were read in all."""
+    """Returns the values in the complete lines after the first `sent` lines, and the number of complete lines."""
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
     metrics = []
     for line in map(json.loads, lines[sent:]):
@@ -36,14 +36,14 @@ def values_after(file, sent):
 
 
 def flat(options, name=""):
-    """Returns the leaves of nested options as (a/b, text)."""
+    """Returns the leaves of nested options as pairs ("a/b", text)."""
     if not isinstance(options, dict):
         return [(name, str(options)[:500])]
     return [leaf for key, value in options.items() for leaf in flat(value, f"{name}/{key}" if name else key)]
 
 
 def begin(client, run, experiment):
-    """Returns what RUN/mlflow.json says, after it has made MLflow's run if there is none."""
+    """Returns the content of RUN/mlflow.json. If there is none, creates MLflow's run and the file first."""
     kept = run / "mlflow.json"
     if kept.exists():
         return json.loads(kept.read_text())
@@ -65,7 +65,7 @@ def main():
     client = MlflowClient()
     state = begin(client, arguments.run, arguments.experiment)
     while True:
-        ended = (arguments.run / "result.json").exists()  # before the values are read, so that none is missed
+        ended = (arguments.run / "result.json").exists()  # checked before the values are read, to miss none
         metrics, lines = values_after(arguments.run / "metrics.jsonl", state["lines"])
         for at in range(0, len(metrics), MOST):
             client.log_batch(state["run_id"], metrics=metrics[at : at + MOST])

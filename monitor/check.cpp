@@ -39,13 +39,14 @@ void require_options(const CheckOptions& o) {
 
 int monitor_exit_code(Verdict verdict, const std::string& fail_on) {
   switch (verdict) {
-    // --fail-on names the mildest verdict that fails: warn is milder than these two, stale is graver.
+    // --fail-on names the mildest verdict that gives a failure exit code. From mild to severe: warn; drift and
+    // not_worth_it; stale.
     case Verdict::kDrift:
     case Verdict::kNotWorthIt:
       return fail_on == "stale" ? 0 : exit_code(verdict);
     case Verdict::kWarn:
       return fail_on == "warn" ? exit_code(Verdict::kDrift) : exit_code(verdict);
-    // --fail-on does not change the other exit codes: without data, or with another target, acceptance was not judged.
+    // --fail-on does not change the exit codes of the other verdicts.
     default:
       return exit_code(verdict);
   }
@@ -57,7 +58,8 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   if (options.state.has_parent_path() && !fs::is_directory(options.state.parent_path()))
     throw Error(ErrorKind::kIo, options.state.string() + ": its directory does not exist");
   const FileLock lock(options.state.string() + ".lock");
-  // Facts are gathered before the database is locked, because this may ask a hub or an endpoint, or download a target.
+  // The facts are gathered before the database is locked, because gathering them may query a hub or an endpoint, or
+  // download a target.
   const bool remembers = !options.acknowledge && fs::exists(options.state);
   Facts facts =
       gather_facts(options, [&](const char* key) { return remembers ? State(options.state).value(key) : ""; }, clock);

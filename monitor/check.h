@@ -1,5 +1,5 @@
-// `monitor check` compares the target's fingerprint, judges acceptance, and does the actions that follow from the
-// verdict. check() does this once; `watch` repeats it.
+// `monitor check` compares the target's fingerprint, judges acceptance, and runs the actions that follow from the
+// verdict. check() makes one check; `monitor watch` repeats it.
 #pragma once
 
 #include <string>
@@ -18,11 +18,12 @@ struct CheckResult {
   int exit_code = 0;
 };
 
-// First finishes the actions that an earlier check began. Then reads the sources, commits the verdict and its
-// transition, and runs the new actions. Also writes the result to <state>.report.json. An alarm stays until the
-// detectors are restarted: by another package, by `acknowledge`, or by a probe. Throws Error(kUsage) for bad options,
-// Error(kData | kModel) for a bad package, records or metrics page, and Error(kIo) for the state file. Throws
-// Error(kNetwork) if a URL does not answer, or if another check or one of its children still holds <state>.lock.
+// Makes one check: finishes the actions that an earlier check began, reads the sources, commits the verdict and its
+// transition, and runs the new actions. Also writes the result to <state>.report.json. An alarm persists until the
+// detectors are restarted: by another package, by `acknowledge`, or by a probe.
+// Throws Error(kUsage) for bad options, Error(kData | kModel) for a bad package, records or metrics page, and
+// Error(kIo) for the state file. Throws Error(kNetwork), which means "try again", if a URL does not answer, or while
+// another check or one of its children holds <state>.lock.
 CheckResult check(const CheckOptions& options, const Clock& clock);
 
 // Returns 0 for healthy and warn, 3 for drift, 4 for inconclusive, 5 for stale_target and 6 for not_worth_it, unless

@@ -1,5 +1,5 @@
-// The result of a check, schema "specdec.monitor/1". SourcesReport has what the sources say; the state keeps it with
-// each new verdict. CheckReport adds what the loop did about it.
+// The result of a check, schema "specdec.monitor/1". SourcesReport holds the verdict on the sources and is stored with
+// each new verdict in the state. CheckReport adds what the loop did.
 #pragma once
 
 #include <string>

@@ -12,7 +12,7 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr int kRounds = 32;  // no check needs more rounds
+constexpr int kRounds = 32;  // bound against an endless loop; no check needs so many rounds
 
 MachineContext machine_context(const LoopContext& context, const State& state) {
   const Policy& p = context.options.policy;
@@ -27,7 +27,7 @@ MachineContext machine_context(const LoopContext& context, const State& state) {
           .can_enable = !p.enable.empty()};
 }
 
-// Ends the pending actions that only the former state needed.
+// Ends the pending actions that only the previous state needed.
 void supersede(State& state, Event by, int64_t now) {
   for (const ActionEntry& action : state.pending_actions())
     if (action.kind == "probe" || action.kind == "redistil" || action.kind == "load") {
@@ -83,7 +83,7 @@ void LoopDriver::apply(Transaction& transaction, const Facts& facts, const Occur
   const int64_t id = transition->is_new_stage ? record(transaction, facts, transition->from, occurrence) : 0;
   ActionWriter writer(transaction, context(facts), id);
   write_down_all(transition->actions, writer);
-  if (occurrence.event == Event::kOnTrial) asked_canary_ = true;  // the next check asks for the scores
+  if (occurrence.event == Event::kOnTrial) asked_canary_ = true;  // the next check is the first that asks for scores
   write_memory(transaction);
 }
 
@@ -145,13 +145,14 @@ void LoopDriver::observed(Transaction& transaction, const Facts& facts, const Ob
   write_memory(transaction);
 }
 
-// Makes one attempt at each action that may be done now, oldest first. An action that has not ended blocks all later
-// actions except posts. Returns whether a transition was made, because other actions may then be pending.
+// Makes one attempt at each action that may run now, oldest first. An action that has not ended blocks all later
+// actions except posts. Returns whether a transition was made, because the transition may have added pending actions.
 bool LoopDriver::run_pending(const Facts& facts) {
   bool is_blocked = false;
   for (const ActionEntry& action : state_.pending_actions()) {
     if (action.kind == kOnDrift || (is_blocked && !is_post(action.kind))) continue;
-    // Skips a redistillation for a target that is no longer served. The verdict of this check will deal with it.
+    // Skips a redistillation for a target that is not served any more. The transition for this check's verdict will end
+    // it.
     if (action.kind == "redistil" && !same_target(action.payload.value("target", ""), facts.target.id)) continue;
     const size_t before = transitions_.size();
     const bool has_ended = attempted_.insert(action.id).second && attempt(action, facts);
@@ -161,9 +162,9 @@ bool LoopDriver::run_pending(const Facts& facts) {
   return false;
 }
 
-// Makes one attempt at an action. The attempt counts when it begins. If the check is killed, the next check resumes the
-// attempt under the same number, because the child may have left its exit code there. Returns whether the action has
-// ended.
+// Makes one attempt at an action. The attempt is counted when it begins. If the check is killed, the next check
+// continues the attempt under the same number, because the child may have written its exit code to the file with that
+// number. Returns whether the action has ended.
 bool LoopDriver::attempt(ActionEntry action, const Facts& facts) {
   if (!action.started) {
     state_.start_action(action.id, now());

@@ -1,7 +1,8 @@
-// The loop driver does what follows from a check. It passes events to the machine, does the actions that the machine
-// asks for, and asks the server and the channels, until nothing more follows. A transition is committed together with
-// the actions that it asks for. An action is written down before it begins, and its end is committed together with the
-// transition that follows from it. So if a check is killed at any point, the next check resumes its work.
+// The loop driver acts on the result of a check. It passes events to the state machine, runs the actions that the
+// machine asks for, and queries the server and the channels, until there are no further events. A transition is
+// committed together with the actions that it asks for. Each action is recorded before it begins, and its end is
+// committed together with the transition that it causes. So if a check is killed at any point, the next check continues
+// its work.
 #pragma once
 
 #include <cstdint>
@@ -22,32 +23,35 @@
 
 namespace specdec::monitor {
 
-// The verdict that the sources led to.
+// The verdict on the sources.
 struct ObservedVerdict {
   Verdict verdict = Verdict::kInconclusive;
   std::string reason;   // one line, as in Judged (observation.h)
-  Json evidence;        // recorded with a transition
+  Json evidence;        // the evidence to record with a transition
   int64_t records = 0;  // number of records read
 };
 
 // A driver lives for one check, and must not be used after it has thrown.
 class LoopDriver {
  public:
-  // `lock` is the descriptor of <state>.lock, which children keep open. Throws Error(kUsage) for a policy whose package
-  // or candidate is not a channel, Error(kData) for a memory that cannot be read.
+  // `lock` is the descriptor of <state>.lock, which children keep open. Throws Error(kUsage) if the policy needs the
+  // package or the candidate to be a channel and it is not, Error(kData) if the loop's memory in `state` cannot be
+  // read.
   LoopDriver(const CheckOptions& options, const Clock& clock, State& state, int lock);
 
-  // Finishes the actions that an earlier check began, and asks for the canary's scores. Returns whether the package's
-  // channel was moved; the facts must then be gathered anew.
+  // Finishes the actions that an earlier check began, and queries the canary's scores. Returns whether the package's
+  // channel was moved; the caller must then gather the facts again.
   bool settle(const Facts& facts);
-  // Handles another package in the channel, and an alarm that the operator acknowledges.
+  // Passes two events to the state machine: another package is in the channel (`is_new`), and the operator acknowledges
+  // an alarm.
   void package_seen(Transaction& transaction, const Facts& facts, bool is_new);
-  // Handles the verdict and the alerts of Alertmanager. Throws Error(kData) for alerts that cannot be read.
+  // Passes the events of the verdict and of Alertmanager's alerts to the state machine. Throws Error(kData) for alerts
+  // that cannot be read.
   void observed(Transaction& transaction, const Facts& facts, const ObservedVerdict& observed);
-  // Runs --on-drift. Returns the result's "trigger", null without an alarm.
+  // Runs the command of --on-drift. Returns the field "trigger" of the check's result; null without an alarm.
   Json on_drift(const Facts& facts, const std::string& alarm_key);
-  // Does pending actions and asks for the next step, until nothing more follows. `speedup_now` is as in
-  // RedistilRequest.
+  // Runs pending actions and passes the resulting events to the state machine, until there are no further events.
+  // For `speedup_now` see RedistilRequest.
   void work(const Facts& facts, double speedup_now);
   void tell_alertmanager(const Facts& facts);
 
@@ -78,7 +82,7 @@ class LoopDriver {
   const ActionChildren children_;
   Memory memory_;
   std::set<int64_t> attempted_;  // ids of the actions attempted, because each gets one attempt per check
-  bool asked_canary_ = false;    // the scores are asked for once per check
+  bool asked_canary_ = false;    // the canary's scores are queried at most once per check
   bool moved_channel_ = false;
   std::set<std::string> waiting_;
   std::vector<MadeTransition> transitions_;

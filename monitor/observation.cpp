@@ -13,15 +13,17 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr const char* kEvidenceAge = "evidence_age";  // its key in the state
-constexpr double kBucketsADay = 288;          // the false-alarm rate of counters assumes a check every five minutes
+constexpr const char* kEvidenceAge = "evidence_age";  // key of the EvidenceAge in the state
+// A counter chart gets one bucket per check. Its false-alarm rate assumes a check every 5 minutes, 288 per day.
+constexpr double kBucketsADay = 288;
 constexpr int64_t kClockSkewSeconds = 86400;  // a record further in the future than this counts as broken
 
-// Collects the sources that cannot be read, so that the others are still read. If all fail, rethrows the first error.
+// Collects the errors of sources that cannot be read, so that the other sources are still read. If no source can be
+// read, rethrows the first error.
 class Failures {
  public:
   explicit Failures(Observation& observation) : observation_(observation) {}
-  // Runs f(). Returns false, and sets the source aside, if it could not be read.
+  // Runs f(). If f throws because the source cannot be read, stores the error and returns false.
   bool attempt(const std::function<void()>& f) {
     try {
       f();
@@ -56,7 +58,8 @@ class SourceReader {
     for (size_t i = 0; i < names_.size(); ++i) {
       const SecretUrl& source = context_.options.sources[i];
       if (is_url(source.reveal())) {
-        // The key contains the epoch, so counters scraped with another package are not subtracted.
+        // The epoch changes when the detectors are restarted. It is part of the key, so that scrapes from before are
+        // not found.
         const std::string key = state_.value("epoch") + " " + names_[i];
         std::optional<Counters> before = state_.counters(key);
         observation_.pages += failures_.attempt([&] { read_page(source, names_[i], key, std::move(before)); });
@@ -75,9 +78,9 @@ class SourceReader {
   struct Bucket {
     Counters sum;
     std::string sources;
-    std::vector<std::pair<std::string, Counters>> scrapes;  // the source's name in the state, and the page as it is now
-    double unseen = 0;                                      // what replicas had counted before they were first seen
-    bool is_lost = false;                                   // a replica's counts were set aside
+    std::vector<std::pair<std::string, Counters>> scrapes;  // key in the state, and the newest scrape, of each page
+    double unseen = 0;                                      // counts from before the first scrape of their replica
+    bool is_lost = false;                                   // counts of a replica were left out
   };
 
   bool read_records_of(const fs::path& source) {
@@ -88,16 +91,16 @@ class SourceReader {
     return any;
   }
 
-  // The state that the records of one file change.
+  // The objects that change while a record file is read.
   struct Evidence {
     Detector detector;
     Claims claims;
     RequestFigures requests;
   };
 
-  // Reads a file. If that fails, restores the evidence to what it was before.
+  // Reads a record file. If that fails, restores the evidence from before this file.
   void read_whole_or_not(const fs::path& file) {
-    std::optional<Evidence> before;  // made at the first new record, because most files of a directory have none
+    std::optional<Evidence> before;  // made at the first new record, because most files have no new records
     try {
       read_file_of_records(file, [&] {
         if (!before) before = Evidence{detector_, observation_.claims, observation_.requests};
@@ -125,7 +128,8 @@ class SourceReader {
         ++observation_.claims.new_records;
       }
       if (!r.draft.empty() && r.draft != draft) {
-        // Records of another draft, or of this draft with another target, say nothing about this pair.
+        // Records of another draft, or of this draft with another target, say nothing about this pair of draft and
+        // target.
         ++observation_.requests.other_draft;
       } else if (!r.target.empty() && r.target != target) {
         ++observation_.requests.other_target;
@@ -141,7 +145,8 @@ class SourceReader {
     });
     constexpr int64_t kSurelyOther = 10;
     if (begin.offset == 0 && figures.records == 0 && figures.broken_lines >= kSurelyOther) {
-      const fs::path beside = file.parent_path() / "acceptance";  // where serve --record writes them
+      // The subdirectory to which `serve --record` writes acceptance records.
+      const fs::path beside = file.parent_path() / "acceptance";
       throw Error(ErrorKind::kData,
                   file.string() + ": no acceptance record in " + std::to_string(figures.broken_lines) +
                       " lines: expected what serve --acceptance-log writes, or the records of another engine" +
@@ -157,8 +162,8 @@ class SourceReader {
     return manifest_.draft.id.starts_with(pair.draft) && manifest_.target.id.starts_with(pair.target);
   }
 
-  // Takes what the replicas of a page say of their target, and returns whether one names it. Where replicas have
-  // counters (`counting`), one without them is no witness.
+  // Collects the targets that the replicas of a page name, and returns whether any replica names a target. `counting`
+  // has the replicas that have counters; if it is not empty, other replicas are ignored.
   bool hear_page(const Counters& page, const std::set<std::string>& counting, const std::string& name) {
     int64_t named = 0;
     for (const auto& [replica, pair] : page.pairs) {
@@ -170,7 +175,8 @@ class SourceReader {
     return named > 0;
   }
 
-  // Judges a page or replica only if it names this package's models or no models. Other engines name none.
+  // Reads a page and compares its counters with the previous scrape. A replica is judged only if it names this
+  // package's models, or if it names no models, as replicas of other engines do.
   void read_page(const SecretUrl& url, const std::string& name, const std::string& key,
                  std::optional<Counters> before) {
     Counters now = read_counters(url, context_.options.api_key, context_.options.model);
@@ -184,7 +190,7 @@ class SourceReader {
       replicas.insert(replica);
     }
     const auto own = [this](const ServedPair& pair) { return is_own(pair); };
-    // Replicas that serve another pair are removed from both scrapes, so they are not judged.
+    // Removes replicas that serve another pair of models from both scrapes, so that they are not judged.
     if (before && others > 0) {
       before->pairs = now.pairs;
       before->keep(own);
@@ -203,7 +209,7 @@ class SourceReader {
     if (!now.any) return;
     Bucket& bucket = buckets_[now.engine];
     if (context_.another_is_served && !names_target) {
-      // It is unknown which target was counted so far, so only later counts are judged.
+      // It is unknown which target made the counts up to now. They become the start from which later counts are judged.
       observation_.counters[key] = std::move(now);
     } else if (before && !before->series.empty()) {
       Counters rise = difference(now, *before);
@@ -211,14 +217,17 @@ class SourceReader {
       bucket.unseen += rise.unseen;
       bucket.is_lost |= !rise.set_aside.empty();
       if (!rise.begun.empty()) {
-        // The earlier scrape stays until a bucket is full, which these replicas must be able to fill.
+        // Adds the new replicas to the earlier scrape, so that their later counts are included. The earlier scrape is
+        // kept until the bucket is large enough.
         before->adopt(now);
         observation_.counters[key] = *before;
         observation_.notes.push_back(name + ": " + std::to_string(rise.begun.count()) + " new under these labels (" +
                                      rise.begun.front() + "): counted from this look on, since a pod of another name " +
                                      "is no restart");
       }
-      if (!rise.set_aside.empty()) observation_.counters[key] = now;  // only later counts of this page are judged
+      // The counts of a replica were left out, so this scrape becomes the start from which the page's counts are
+      // judged.
+      if (!rise.set_aside.empty()) observation_.counters[key] = now;
       bucket.sum.add(rise);
       bucket.sources += (bucket.sources.empty() ? "" : ", ") + name;
       bucket.scrapes.emplace_back(key, std::move(now));
@@ -236,14 +245,15 @@ class SourceReader {
     return chart;
   }
 
-  // Judges all pages of an engine together: the replicas of a model are summed, and each check makes one bucket.
+  // Judges all pages of an engine together. A bucket has the sums of the counts of all replicas since the last judged
+  // scrape.
   void feed_chart(const std::string& engine, const Bucket& bucket) {
     CounterChart chart = chart_of(engine);
-    // If the bucket is too small to be judged, the earlier scrapes stay in the state, so that it grows until the next
-    // check.
+    // If the bucket is too small to be judged, the earlier scrapes stay in the state, so that the next bucket includes
+    // this one.
     if (!bucket.sources.empty() && chart.add(bucket.sum))
       for (const auto& [name, now] : bucket.scrapes) observation_.counters[name] = now;
-    // What is judged does not stand for more than itself that is not.
+    // Traffic counts as judged only if at least half of the counts were judged.
     if (chart.look() == CounterChart::Look::kJudged && bucket.unseen <= bucket.sum.counted())
       judged_ = true;
     else if (chart.look() == CounterChart::Look::kJudged || chart.look() == CounterChart::Look::kBlind ||
@@ -256,8 +266,8 @@ class SourceReader {
     if (!chart.note().empty()) observation_.chart_notes.push_back(sources + ": " + chart.note());
   }
 
-  // Recalls an engine that has no page with counters this time, and reports its earlier alarm. A chart never clears its
-  // own alarm; only a restart of the detectors does.
+  // Called for an engine without counters on any page of this check. Reports the earlier alarm of the engine's chart,
+  // because only a restart of the detectors clears an alarm.
   void recall(const std::string& engine) {
     const CounterChart chart = chart_of(engine);
     observation_.recalled_buckets = std::max(observation_.recalled_buckets, chart.buckets());
@@ -267,8 +277,8 @@ class SourceReader {
     observation_.chart_alarms.push_back(sources + ": " + chart.alarm());
   }
 
-  // Neither requests that are too short, as a probe makes them at night, too, nor requests of other pairs are traffic
-  // of this pair that could be judged.
+  // Updates the age of the evidence. Requests that are too short (such as health probes), and requests of other pairs
+  // of models, do not count as traffic that could not be judged.
   void look_at_age() {
     const RequestFigures& r = observation_.requests;
     judged_ |= r.watched > 0;
@@ -305,8 +315,8 @@ class SourceReader {
   Observation& observation_;
   const std::vector<std::string> names_;
   Failures failures_{observation_};
-  std::map<std::string, Bucket> buckets_;   // by engine
-  bool judged_ = false, unjudged_ = false;  // whether there was traffic that was judged, and that could not be
+  std::map<std::string, Bucket> buckets_;   // key: name of the engine
+  bool judged_ = false, unjudged_ = false;  // whether traffic was judged, and whether traffic could not be judged
 };
 
 }  // namespace
@@ -343,7 +353,7 @@ EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const 
       for (const fs::path& file : record_files(source.reveal())) {
         FilePosition position;
         read_records(file, file_identity(file), position, [&](const AcceptanceRecord& r) {
-          if (r.time > now + kClockSkewSeconds) return;  // a check ignores such a record, too
+          if (r.time > now + kClockSkewSeconds) return;  // observe() ignores such records too
           if ((r.draft.empty() || r.draft == draft) && (r.target.empty() || r.target == target)) take(r);
         });
       }

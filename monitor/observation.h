@@ -1,5 +1,5 @@
-// Reads every source once and judges from their data whether acceptance has dropped. The state machine later decides
-// what follows from the verdict.
+// Reads every source once and judges whether acceptance has dropped. The state machine then decides what to do about
+// the verdict.
 #pragma once
 
 #include <cstdint>
@@ -22,42 +22,47 @@
 
 namespace specdec::monitor {
 
-// Numbers of new requests: those that were judged, and the others by the reason why they were not judged.
+// Numbers of new requests. `watched` requests were judged; each other field counts requests that were not judged for
+// one reason.
 struct RequestFigures {
   int64_t watched = 0, too_short = 0, not_drafted = 0, no_baseline = 0, other_draft = 0, other_target = 0;
-  // Requests that name no target while a target other than the bound one is known to be served.
+  // Requests that name no target, read while another target than the package's is known to be served.
   int64_t no_target = 0;
   std::string first_without_baseline;
 };
 
 struct Observation {
-  int64_t records_sources = 0, pages = 0;  // numbers of sources that were read
+  int64_t records_sources = 0, pages = 0;  // numbers of record sources and of pages that were read
   Few set_aside;                           // sources and replicas that could not be used, each with the reason
   ReadFigures read;
   RequestFigures requests;
-  std::vector<std::string> notes;                      // shown to the user; they do not cause a warning
-  std::vector<std::string> chart_alarms, chart_notes;  // from counters; a note causes a warning
-  std::vector<std::string> silent_pages;               // notes on pages that never had a series with this package
+  std::vector<std::string> notes;  // shown to the user; they do not cause a warning
+  // Alarms and notes of the counter charts; a note causes a warning.
+  std::vector<std::string> chart_alarms, chart_notes;
+  // One note for each page without series of speculative decoding, in this check and in all earlier ones of this
+  // package.
+  std::vector<std::string> silent_pages;
   std::vector<ChartView> charts;
-  std::optional<EvidenceAge> age;  // nothing if the sources were not read
+  std::optional<EvidenceAge> age;  // empty if the sources were not read
   Claims claims;
-  int64_t recalled_buckets = 0;  // most scrapes judged for an engine that no page shows this time
+  int64_t recalled_buckets = 0;  // the most scrapes that earlier checks judged of an engine without a page now
   int64_t chart_buckets() const;
-  // keep() stores `age` and the fields below. The first check that learns of another target leaves all of them empty
-  // except `without_others`, so that the next check reads the same data again.
-  std::map<std::string, FilePosition> positions;  // of files in which new lines were read
+  // keep() stores `age` and the fields below. If a check is the first to find another target served, all of them but
+  // `without_others` are empty, so that the next check reads the same data again.
+  std::map<std::string, FilePosition> positions;  // positions in files with new lines
   std::map<std::string, Counters> counters;
-  // Earlier scrapes without the replicas that now serve another pair.
+  // Earlier scrapes, without the replicas that now serve another pair of models.
   std::map<std::string, Counters> without_others;
   std::map<std::string, std::string> chart_states;
 };
 
-// Makes a detector from the baseline file that the options name, else from the report's roll-outs. Throws Error(kData)
-// if the file is not a baseline or was measured with another pair.
+// Makes a detector from the baseline file options.baseline or, if that is "", from the roll-outs in the validation
+// report. Throws Error(kData) if the file is not a baseline or was measured with another pair of models.
 Detector make_detector(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report);
 
-// Measures a baseline from the records of this package's pair in `sources` (files and directories, read from their
-// beginning). Throws what read_records throws, and Error(kUsage) for a URL, because counters are not requests.
+// Measures a baseline from the records of this package's pair of models in `sources` (files and directories, read from
+// the start). Throws what read_records throws, and Error(kUsage) for a URL, because counters do not tell requests
+// apart.
 EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const ResolvedPackage& package, int64_t now);
 
 struct ObservationContext {
@@ -67,12 +72,12 @@ struct ObservationContext {
   const State& state;
   std::vector<NamedRecord> newest = {};  // the newest records of earlier checks
   int64_t now = 0;
-  // While another target is known to be served, traffic that does not name its target is read but not judged.
+  // True while another target is known to be served. Then traffic that does not name its target is read but not judged.
   bool another_is_served = false;
 };
-// Reads on from the positions in the state, and feeds the detector; the state does not change before keep(). A source
-// that cannot be read is set aside and named. If no source can be read, throws the first source's error: Error(kData |
-// kNetwork | kIo). Throws Error(kUsage) for an argument that is not a source.
+// Reads the sources, from the positions that the state holds, and passes what it reads to the detector. Only keep()
+// changes the state. A source that cannot be read is listed in set_aside. If no source can be read, throws the error of
+// the first one: Error(kData | kNetwork | kIo). Throws Error(kUsage) for an argument that is not a source.
 Observation observe(const ObservationContext& context, Detector& detector);
 void keep(const Observation& observation, State& state);
 
@@ -85,15 +90,15 @@ struct Judged {
 Judged judge(const CheckOptions& options, const Detector& detector, const ValidationReport& report,
              const Observation& observation);
 
-// Returns the result's "evidence".
+// Returns the check result's field "evidence".
 Json evidence_json(const CheckOptions& options, const Detector& detector, const Observation& observation);
 
-// Predicts the speed-up of the best K at today's acceptance (speedup_at of payback.h). Returns 0 if it is unknown or
-// there were too few requests.
+// Predicts the speed-up of the best K at the current acceptance (speedup_at() of payback.h). Returns 0 if the speed-up
+// is unknown or there were too few requests.
 double speedup_now(const ValidationReport& report, const Detector& detector);
 
-// Returns the logarithm of the alarm level. The level is requests per day × days between false alarms, at least 100; it
-// is 1e6 if the number of requests is unknown (0).
+// Returns the logarithm of the alarm level. The level is requests per day × days between false alarms, at least 100, or
+// 1e6 if requests_per_day is 0 (unknown).
 double alarm_level(double requests_per_day, double false_alarm_every_days);
 
 }  // namespace specdec::monitor

@@ -14,8 +14,8 @@ namespace specdec::monitor {
 
 namespace {
 
-// Returns whether another target was known to be served before the sources were read. The package's copy is no evidence
-// of what is served.
+// Returns whether another target was known to be served before the sources were read. If only the package's own copy of
+// the target differs, returns false.
 bool is_another_served(const ServedMemory& memory, const Sighting& sighting) {
   return !memory.stale.empty() || (!sighting.stale.empty() && sighting.by != Witness::kCopy);
 }
@@ -61,7 +61,8 @@ class SourcesCheck {
   const std::string& digest() const { return facts_.package.digest; }
   const Fingerprint& bound() const { return facts_.package.manifest.target; }
 
-  // Returns whether the package differs from the package of the last check.
+  // Returns whether the package differs from that of the last check; if so, or with --acknowledge, restarts the
+  // detectors.
   bool take_package() {
     const bool is_new = state_.value("package") != digest();
     if (is_new || options_.acknowledge)
@@ -69,9 +70,9 @@ class SourcesCheck {
     return is_new;
   }
 
-  // Reads the sources and finds out which target is served. If this is the first check to learn of another target, it
-  // has also judged traffic that names no target. In that case, and during an update, the reading is discarded. The
-  // next check reads the same data again and leaves such traffic out.
+  // Reads the sources and decides which target is served. What was read is discarded in two cases: during a rolling
+  // update, and if this check is the first to find another target, because it has then judged traffic that names no
+  // target. The next check reads the same data again, without such traffic.
   Reading read() const {
     Detector detector = make_detector(options_, facts_.package, facts_.report);
     if (const std::string old = state_.value("detector"); !old.empty())
@@ -90,7 +91,8 @@ class SourcesCheck {
     return {std::move(unread), std::move(detector), std::move(served)};
   }
 
-  // Reads the sources. If another target is known to be served, an error of the sources must not hide that verdict.
+  // Reads the sources. If another target is known to be served, an error in reading is not thrown, so that the check
+  // still reports the other target.
   Observation read_sources(const ServedMemory& memory, const Sighting& sighting, Detector& detector) const {
     try {
       Observation observation = observe({.options = options_,
@@ -136,8 +138,9 @@ class SourcesCheck {
     return outcome;
   }
 
-  // Returns which target an alarm of stale_target is about: not the one that is named now, because a page could name a
-  // new one at each look. A damaged copy is in no memory.
+  // Returns the target that a stale_target alarm is about. A page could name a new target at each check, so this is the
+  // remembered target (memory.alarm), not the newest. A damaged package copy is not remembered; then it is
+  // facts_.target.
   std::string alarm_about(const ServedMemory& memory) const {
     return memory.stale.empty() ? facts_.target.id : memory.alarm;
   }

@@ -19,15 +19,16 @@ struct SourcesOutcome {
   Judged judged;
   SourcesReport report;
   std::string alarm_key = {};  // key under which --on-drift runs for this alarm, "" = there is none
-  double speedup_now = 0;      // as in RedistilRequest
+  double speedup_now = 0;      // see RedistilRequest
 };
 
-// Reads and judges the sources, and enters into `facts` the target that they name. Throws what observe() throws, and
-// Error(kNetwork) during an update of the target, because it is then unknown which target's acceptance would be judged.
+// Reads and judges the sources, and sets in `facts` the target that the sources name. Throws what observe() throws.
+// Throws Error(kNetwork), which means "try again", during a rolling update of the target, because it is then unknown
+// which target's acceptance would be judged.
 SourcesOutcome check_sources(const CheckOptions& options, const Clock& clock, Facts& facts, State& state,
                              LoopDriver& driver);
 
-// Returns the file beside the state that the result is also written to.
+// Returns <state>.report.json, the file that always has the result of the last check.
 std::filesystem::path report_file(const std::filesystem::path& state);
 
 }  // namespace specdec::monitor

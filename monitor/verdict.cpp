@@ -1,4 +1,4 @@
-// Judges an observation: returns the verdict with the figure that it was judged by, and the evidence as JSON.
+// Judges an observation: returns the verdict with the figure that decided it, and the evidence as JSON.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +12,7 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr double kWarnLevel = 1000;  // e-value for a warning; on average at most one false warning per 1,000 requests
+constexpr double kWarnLevel = 1000;  // e-value for a warning; at most one false warning per 1,000 requests on average
 constexpr int64_t kEnoughForSpeed = 200;
 
 Json strata_json(const Detector& detector) {
@@ -20,7 +20,7 @@ Json strata_json(const Detector& detector) {
   Json strata = Json::array();
   for (const auto& [name, s] : detector.strata()) {
     const StratumBaseline& b = detector.baselines().at(name);
-    // Skips "other" if no request fell outside the known domains.
+    // Skips the stratum "other" if every request was in a known domain.
     if (name.empty() && s.total.n == 0 && detector.strata().size() > 1) continue;
     const Sums since = s.since_change();
     strata.push_back({{"name", name.empty() ? (detector.strata().size() > 1 ? "other" : "all") : name},
@@ -112,7 +112,7 @@ const ChartView* furthest(const Observation& observation) {
   return found == observation.charts.end() ? nullptr : &*found;
 }
 
-// Returns the first note of each kind, each after a semicolon.
+// Returns the first note of each kind, each with "; " before it.
 std::string first_notes(const Observation& o) {
   std::string text;
   if (!o.set_aside.empty()) text += "; set aside: " + o.set_aside.front();
@@ -121,7 +121,7 @@ std::string first_notes(const Observation& o) {
   return text;
 }
 
-// States how far each kind of source is from a verdict.
+// Returns an inconclusive verdict that says how much data each kind of source still lacks.
 Judged inconclusive(const CheckOptions& options, const Detector& detector, const Observation& observation) {
   if (options.sources.empty())
     return {Verdict::kInconclusive,
@@ -144,7 +144,7 @@ Judged inconclusive(const CheckOptions& options, const Detector& detector, const
   return {Verdict::kInconclusive, "too little data: " + text + first_notes(observation), figure};
 }
 
-// The sources have had traffic for so long, of which nothing could be judged, that the evidence says nothing of today.
+// Returns an inconclusive verdict for sources whose recent traffic could not be judged: the evidence is too old.
 Judged too_old(const Observation& observation) {
   const EvidenceAge& age = *observation.age;
   return {Verdict::kInconclusive,
@@ -203,8 +203,8 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
     return {Verdict::kWarn,
             format("early warning: acceptance is lower than it was (CUSUM %.1f > %.1f)", amber.cusum, amber.limit),
             {{"name", "cusum"}, {"value", amber.cusum}, {"limit", amber.limit}}};
-  // As long as too little was judged, or nothing for too long, nothing else makes the verdict milder. Scrapes of an
-  // earlier look count where something is known to be wrong with their page.
+  // The verdict is inconclusive if too little data was judged, or none for too long. If a page is disturbed now, the
+  // scrapes of this page that earlier checks judged count too.
   const bool is_disturbed = !observation.set_aside.empty() || !observation.chart_notes.empty();
   if (detector.pooled().total.n < kEnoughRequests && observation.chart_buckets() < CounterChart::kPhaseOne &&
       !(is_disturbed && observation.recalled_buckets >= CounterChart::kPhaseOne))
@@ -262,7 +262,7 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
                      {"limit", EvidenceAge::kMostUnjudged},
                      {"since", format_utc(observation.age->since())}};
   if (!observation.read.first_problem.empty()) e["first_broken_line"] = observation.read.first_problem;
-  // The best estimate of the change point is the start with the largest product (ShiryaevRoberts::Start).
+  // The change point is estimated as the start with the largest product (ShiryaevRoberts::Start).
   if (drift)
     e["change_point"] = {
         {"stratum", peak.stratum}, {"after_requests", peak.change_requests}, {"time", format_utc(peak.change_time)}};

@@ -1,4 +1,4 @@
-// Decides how far addresses can be reached from and which proxy a URL needs, for http_client.cpp.
+// Decides from which networks an address can be reached, and which proxy a URL needs; used by http_client.cpp.
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -21,7 +21,7 @@ using V6 = std::array<unsigned char, 16>;
 
 Reach reach_of_v4(uint32_t address) {
   const auto within = [address](uint32_t network, int bits) { return (address ^ network) >> (32 - bits) == 0; };
-  if (within(0x00000000, 8) || within(0x7f000000, 8)) return Reach::kLoopback;  // 0.0.0.0 leads to this machine, too
+  if (within(0x00000000, 8) || within(0x7f000000, 8)) return Reach::kLoopback;  // 0.0.0.0 also leads to this machine
   if (within(0xa9fe0000, 16)) return Reach::kLinkLocal;
   const bool inside = within(0x0a000000, 8) || within(0x64400000, 10) || within(0xac100000, 12) ||
                       within(0xc0000000, 24) || within(0xc0a80000, 16) || within(0xc6120000, 15) ||
@@ -118,11 +118,12 @@ Reach reach_of_host(const std::string& url) {
   return reach;
 }
 
-// Chooses the proxy as libcurl does. It is chosen here so that we know whether the peer is a proxy.
+// Chooses the proxy by the same rules as libcurl. The choice is made here because the client must know whether the peer
+// of a connection is a proxy.
 std::string proxy_of(const std::string& url) {
   const bool secure = part_of(url, CURLUPART_SCHEME) == "https";
-  if (!secure && keeps_secrets(url)) return "";  // the URL is on this machine: a key for it must not leave the machine
-  // HTTP_PROXY is not among them, because a CGI client can set it.
+  if (!secure && keeps_secrets(url)) return "";  // on this machine: a key for it must not go through a proxy
+  // HTTP_PROXY is not read, because a client of a CGI program can set it.
   const std::string proxy = secure ? environment({"https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"})
                                    : environment({"http_proxy", "all_proxy", "ALL_PROXY"});
   const std::string except = environment({"no_proxy", "NO_PROXY"});

@@ -22,13 +22,13 @@
 
 namespace specdec::net {
 
-// A set of Reach.
+// The set of Reach values of the hosts that the caller named.
 class Reaches {
  public:
   void add(Reach reach) { bits_ |= 1u << static_cast<unsigned>(reach); }
-  // Adds the reach of a URL's host when it is asked for.
+  // Adds the reach of the URL's host, but resolves the host only when open() needs it.
   void add_later(const std::string& url) { later_ = url; }
-  // Returns whether a host that is not the caller's own may have an address of this kind.
+  // Returns whether a host that the caller did not name may have an address of this kind.
   bool open(Reach to) {
     if (to == Reach::kPublic || to == Reach::kLinkLocal) return to == Reach::kPublic;
     if (!later_.empty()) add(reach_of_host(std::exchange(later_, "")));
@@ -51,8 +51,8 @@ void global_init() {
   if (code != CURLE_OK) throw Error(ErrorKind::kInternal, std::string("libcurl: ") + curl_easy_strerror(code));
 }
 
-// The data that the callbacks of one exchange share. C code calls them, so an exception is stored here instead of
-// thrown.
+// The data that the callbacks of one exchange share. libcurl's C code calls them, so they store an exception here
+// instead of throwing it.
 struct Exchange {
   CURL* curl;
   const HttpRequest& request;
@@ -60,7 +60,8 @@ struct Exchange {
   std::exception_ptr failure = {};
   bool foreign = false;  // another host supplied or redirected to this URL
   bool proxied = false;  // the peer is a proxy
-  // The kinds of addresses that the caller's own hosts had: hosts that they redirect to may have such an address, too.
+  // Address kinds (Reach) of the hosts that the caller named. A host to which those hosts redirect may have an address
+  // of these kinds, too.
   Reaches* own;
   bool refused_private = false;
   uint64_t sent = 0;  // bytes sent of HttpRequest::upload
@@ -68,7 +69,7 @@ struct Exchange {
 
 std::string shown(const std::string& url) { return SecretUrl(url).shown(); }
 
-// Returns the offset in the requested file at which the reply's body begins.
+// Returns the offset of the reply's body within the requested file.
 uint64_t range_begin(const HttpReply& reply) {
   const std::string range = reply.status == 206 ? reply.header("content-range") : "";
   constexpr std::string_view kUnit = "bytes ";
@@ -127,7 +128,8 @@ size_t on_read(char* data, size_t size, size_t count, void* to) {
   }
 }
 
-// Rewinds the upload. libcurl needs this if a kept connection turns out to be closed after a part of the body was sent.
+// Rewinds the upload. libcurl calls this function if a kept connection turns out to be closed after a part of the body
+// was sent.
 int on_seek(void* to, curl_off_t offset, int origin) {
   auto& exchange = *static_cast<Exchange*>(to);
   if (origin != SEEK_SET || offset < 0 || static_cast<uint64_t>(offset) > exchange.request.upload_bytes)
@@ -138,7 +140,7 @@ int on_seek(void* to, curl_off_t offset, int origin) {
 
 int on_progress(void*, curl_off_t, curl_off_t, curl_off_t, curl_off_t) { return stop_requested() ? 1 : 0; }
 
-// Checks the address of the connection instead of the name, because the name may resolve to another address a moment
+// Checks the address of the connection and not the host name, because the name may resolve to another address a moment
 // later.
 curl_socket_t on_socket(void* with, curlsocktype, curl_sockaddr* address) {
   auto& exchange = *static_cast<Exchange*>(with);
@@ -156,8 +158,8 @@ bool is_temporary(const HttpReply& reply, const Backoff& backoff) {
          reply.status == 503 || reply.status == 504 || (reply.status == backoff.also_retried && reply.status != 0);
 }
 
-// Returns the seconds until a quota that is used up is filled again, by a RateLimit header such as
-// "api";r=0;t=30 (draft-ietf-httpapi-ratelimit-headers). -1 = it names none.
+// Returns the seconds until an exhausted quota is refilled, from a RateLimit header such as "api";r=0;t=30
+// (draft-ietf-httpapi-ratelimit-headers); -1 if the header names no exhausted quota.
 double quota_wait(const std::string& header) {
   double longest = -1;
   for (size_t begin = 0; begin < header.size();) {
@@ -253,7 +255,7 @@ std::string HttpReply::header(const std::string& name) const {
 
 struct HttpClient::Impl {
   CURL* curl = nullptr;
-  Reaches own;  // of hosts that the caller named, not another host
+  Reaches own;  // address kinds of the hosts that the caller named
   ~Impl() {
     if (curl) curl_easy_cleanup(curl);
   }
@@ -276,12 +278,13 @@ namespace {
 }
 
 // Returns the proxy for `url`, "" = none. Behind a proxy the address of the peer is not visible, so this function
-// checks the host of `url` itself, and throws Error(kNetwork) if another host leads to an address that is closed to it.
+// checks the host of `url` itself. Throws Error(kNetwork) if `url` came from another host (`foreign`) and leads to an
+// address that such a URL may not have.
 std::string proxy_for(const HttpRequest& request, const std::string& url, bool foreign, Reaches& own) {
   const std::string proxy = request.unix_socket.empty() ? proxy_of(url) : "";
   if (proxy.empty()) return "";
-  // An own host is resolved only when another host follows it, because a machine behind a proxy may have no working
-  // resolver.
+  // A machine behind a proxy may have no working resolver. So the host that the caller named is not resolved here, but
+  // only if a later URL from another host must be compared with it.
   if (!foreign)
     own.add_later(url);
   else if (!own.open(reach_of_host(url)))
@@ -289,7 +292,7 @@ std::string proxy_for(const HttpRequest& request, const std::string& url, bool f
   return proxy;
 }
 
-// Throws Error(kUsage) if a key, or a user name or password in the URL, would be sent where it could be overheard.
+// Throws Error(kUsage) if a key, or a user name or password in the URL, would be sent unencrypted to another machine.
 void require_kept(const HttpRequest& request) {
   const bool has_key = (!request.bearer.empty() && !request.foreign) ||
                        !part_of(request.url, CURLUPART_PASSWORD).empty() ||
@@ -320,7 +323,7 @@ class HeaderLines {
 void set_connection(CURL* curl, const HttpRequest& request, const std::string& url, const std::string& proxy) {
   const auto milliseconds = [](double seconds) { return static_cast<long>(seconds * 1000); };
   curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
-  curl_easy_setopt(curl, CURLOPT_PROXY, proxy.c_str());  // "" = none, whatever the environment says
+  curl_easy_setopt(curl, CURLOPT_PROXY, proxy.c_str());  // "" = no proxy, even if the environment names one
   curl_easy_setopt(curl, CURLOPT_NOPROXY, "");
   if (!request.unix_socket.empty()) curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, request.unix_socket.c_str());
   curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
@@ -361,7 +364,7 @@ void set_body(Exchange& exchange, HeaderLines& headers) {
   if (request.post || request.upload) {
     headers.add(request.method.empty() ? "Content-Type: application/json" : "Content-Type:");
     if (!request.method.empty()) curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, request.method.c_str());
-    headers.add("Expect:");  // avoids an extra round trip before a large prompt
+    headers.add("Expect:");  // avoids libcurl's extra round trip before a large body
   }
   if (request.post) {
     curl_easy_setopt(curl, CURLOPT_POSTFIELDS, request.post->data());
@@ -454,7 +457,8 @@ HttpReply HttpClient::send(const std::function<HttpRequest()>& make, const Backo
   for (int attempt = 1;; ++attempt) {
     stop_check();
     HttpReply reply = once(make());
-    // A long download may break often, so each further MiB restarts the count. Receiving the same bytes again does not.
+    // A long download may break often, so each further MiB restarts the count of attempts. Receiving the same bytes
+    // again does not.
     if (reply.reached >= furthest + kProgressBytes) {
       furthest = reply.reached;
       attempt = 1;

@@ -16,8 +16,9 @@ struct sockaddr;
 
 namespace specdec::net {
 
-// Statuses 429, 500, 502, 503, 504 and broken connections are retried. The wait doubles each time; a server that says
-// how long to wait is obeyed, up to 300 s: by Retry-After (seconds), or by the t of RateLimit.
+// Statuses 429, 500, 502, 503, 504 and broken connections are retried. The wait doubles each time. If the server
+// says how long to wait, in the header Retry-After (seconds) or as t in the header RateLimit, the client waits that
+// long, but at most 300 s.
 struct Retry {
   std::string reason;  // why the last attempt failed: "connection refused", "HTTP 503"
   int attempt = 1, max_attempts = 1;
@@ -26,16 +27,16 @@ struct Retry {
 struct Backoff {
   int max_attempts = 8;  // the count restarts after an attempt that received 1 MiB more of the body
   double first_delay_s = 0.5, max_delay_s = 60;
-  long also_retried = 0;  // one more status that is temporary at this kind of server, 0 = none
+  long also_retried = 0;  // one more status that is temporary at this server, 0 = none
   // Waits between attempts. If empty, the client waits itself and throws Error(kNetwork) on a stop request.
   std::function<void(double seconds)> sleep;
-  // Is told of each failed attempt that is followed by another, before the wait. May be empty.
+  // Called for each failed attempt that is followed by another one, before the wait. May be empty.
   std::function<void(const Retry&)> on_retry = {};
 };
 // Returns "<reason> (attempt 1 of 8), next attempt in 0.5 s".
 std::string readable(const Retry& retry);
-// Returns whether the same request may get another answer later. Any other status is final: the request or the address
-// is wrong, or the server cannot do what is asked (501).
+// Returns whether the same request may get another answer later. All other statuses are final: the request or the
+// address is wrong, or the server cannot do it (501).
 bool may_pass(long status);
 
 struct HttpReply {
@@ -46,7 +47,7 @@ struct HttpReply {
   std::string redirect;                        // the address of a redirect that was not followed, "" = none
   double retry_after_s = -1;                   // the wait that the server asks for, -1 = none
   int attempts = 1;
-  // The end of the bytes that were given to on_body, as an offset in the whole file (see Content-Range).
+  // The offset in the whole file (see Content-Range) after the last byte that was given to on_body.
   uint64_t reached = 0;
 
   std::string header(const std::string& name) const;  // returns "" if absent
@@ -60,8 +61,8 @@ struct HttpRequest {
   const std::string* post = nullptr;  // JSON body of a POST
   // Path of the socket to connect to instead of the URL's host; "" = none.
   std::string unix_socket;
-  // "" = GET, HEAD (with `head`) or POST (with `post`). With `post` or `upload` it may be PUT, DELETE or POST; then no
-  // Content-Type is sent except one in `headers`.
+  // "" = GET, HEAD (with `head`) or POST (with `post`). With `post` or `upload`, `method` may be PUT, DELETE or POST;
+  // then no Content-Type is sent except one in `headers`.
   std::string method;
   // Supplies a body of `upload_bytes` bytes, instead of `post`. Each call fills `out` with the bytes from offset `at`
   // on. Calls are in order, but start at 0 again if the body has to be sent again. An exception ends the exchange and
@@ -82,7 +83,7 @@ struct HttpRequest {
   double connect_timeout_s = 10;
   double timeout_s = 600;             // for the whole exchange; 0 = none
   double stall_timeout_s = 0;         // breaks off a transfer slower than 1 KiB/s for this long; 0 = never
-  size_t max_body_bytes = 64u << 20;  // of HttpReply::body
+  size_t max_body_bytes = 64u << 20;  // limit for HttpReply::body
   // Receives the body of status 200 and 206 instead of HttpReply::body. An exception ends the exchange and is passed
   // on.
   std::function<void(const HttpReply& head, std::string_view bytes)> on_body;
@@ -102,8 +103,8 @@ class HttpClient {
   // signal; Error(kUsage) if a key, or a user name or password in the URL, would be sent over plain http to another
   // machine.
   HttpReply once(const HttpRequest& request);
-  // Makes and sends requests until one gets an answer that is not temporary or all attempts are used up. Returns the
-  // last reply, whatever its status.
+  // Calls `make` and sends the request until an answer is not temporary or all attempts are used up. Returns the last
+  // reply, whatever its status.
   HttpReply send(const std::function<HttpRequest()>& make, const Backoff& backoff);
 
  private:

@@ -104,8 +104,8 @@ bool has_file(const fs::path& directory, const std::string& name) {
   return fs::is_regular_file(directory / name, ec);
 }
 
-// Returns whether a snapshot has weights and tokenizer, without asking for the hub's list of files. Another program may
-// have filled the snapshot with only a part of the files.
+// Returns whether a snapshot has weights and tokenizer, without asking the hub for its list of files. The check is
+// needed because another program may have filled the snapshot with only a part of the files.
 bool is_complete(const HubSnapshot& snapshot) {
   const fs::path& d = snapshot.directory;
   if (!has_file(d, "config.json") ||
@@ -147,7 +147,7 @@ class Fetch {
   }
 
  private:
-  // Asks for the commit and its list of files.
+  // Asks the hub for the commit and the list of its files.
   void ask(int max_attempts) {
     if (progress_) progress_({"asking the hub", 0, 0, "", where_});
     const std::string path = "/api/models/" + hub_.repository() + "/revision/" + percent_encoded(hub_.revision, false);
@@ -197,7 +197,7 @@ class Fetch {
     return std::all_of(large.begin(), large.end(), there);
   }
 
-  // Links config.json last, so a snapshot with a config.json is complete.
+  // Downloads the files. Links config.json last, so a snapshot that has a config.json is complete.
   void download(const fs::path& snapshot) {
     make_directories(snapshot);
     make_directories(repository_ / "blobs");
@@ -225,7 +225,7 @@ class Fetch {
 
   void get_all(const std::vector<RemoteFile>& files) {
     double total = 0, done = 0;
-    std::map<std::string, uint64_t> missing;  // by etag, because two names may share one blob
+    std::map<std::string, uint64_t> missing;  // size by etag, because two names may share one blob
     for (const RemoteFile& file : files)
       if (!has_blob(repository_, file)) missing[file.etag] = file.size;
     for (const auto& [etag, size] : missing) total += static_cast<double>(size);
@@ -250,7 +250,7 @@ class Fetch {
     write_link_atomic(snapshot / file.name, fs::path("../../blobs") / file.etag);
   }
 
-  // Fills huggingface_hub's negative cache, so that no program asks again for files that this commit does not have.
+  // Fills huggingface_hub's negative cache, so that other programs do not ask again for files that this commit lacks.
   void remember_absent() const {
     const fs::path absent = repository_ / ".no_exist" / commit_;
     for (const std::string& name : kSmallFiles) {
@@ -265,7 +265,7 @@ class Fetch {
     const fs::path ref = repository_ / "refs" / hub_.revision;
     if (has_file(ref.parent_path(), ref.filename()) && read_file(ref, 4096, ErrorKind::kModel) == commit_) return;
     make_directories(ref.parent_path());
-    remove_partials(ref.parent_path(), 3600);  // left by killed runs; huggingface_hub would take them for refs
+    remove_partials(ref.parent_path(), 3600);  // files of killed runs, which huggingface_hub would take for refs
     write_file_atomic(ref, commit_);
   }
 

@@ -1,6 +1,6 @@
 // Fills the Hugging Face cache with the files that a model needs: config, tokenizer, chat template, safetensors; never
-// pickle or code. Keeps the cache as huggingface_hub 2 does (base/hub_cache.h), so that each can read what the other
-// wrote.
+// pickle or code. Uses the layout of huggingface_hub 2 (base/hub_cache.h), so that specdec and huggingface_hub can read
+// each other's files.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ struct HubOptions {
   Secret token;                    // sent only to the endpoint's origin, over https or to this machine
   std::string token_source;        // "HF_TOKEN" or the path of a file; "" = no token
   bool offline = false;            // uses only the cache
-  double metadata_timeout_s = 10;  // for a request about a repository or a file
+  double metadata_timeout_s = 10;  // time limit of a request about a repository or a file
   // A download slower than 1 KiB/s for this long is broken off and continued.
   double stall_timeout_s = 10;
   Backoff backoff = [] {
@@ -30,10 +30,14 @@ struct HubOptions {
   }();
 };
 
-// Reads HF_ENDPOINT; the token from HF_TOKEN, HUGGING_FACE_HUB_TOKEN or the file HF_TOKEN_PATH (else HF_HOME/token),
-// unless HF_HUB_DISABLE_IMPLICIT_TOKEN is set; HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE; HF_HUB_ETAG_TIMEOUT and
-// HF_HUB_DOWNLOAD_TIMEOUT (seconds). A process that has read a token leaves no core file. Throws Error(kUsage |
-// kConfig) for an invalid endpoint, time or token.
+// Reads these variables:
+// * HF_ENDPOINT;
+// * the token from HF_TOKEN, HUGGING_FACE_HUB_TOKEN or the file HF_TOKEN_PATH (else HF_HOME/token), unless
+//   HF_HUB_DISABLE_IMPLICIT_TOKEN is set;
+// * HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE;
+// * HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT (seconds).
+// A process that has read a token leaves no core file. Throws Error(kUsage) or Error(kConfig) for an invalid endpoint,
+// time or token.
 HubOptions hub_options_from_environment();
 
 // Returns the complete snapshot of this revision. A cached commit is used without a request. For a branch or tag the

@@ -16,9 +16,9 @@ namespace specdec::net {
 
 namespace {
 
-constexpr double kLockPatienceS = 60;  // the holder of the lock may be silent for this long
+constexpr double kLockPatienceS = 60;  // seconds without activity of the lock's holder after which the lock is ignored
 const char kSuffix[] = ".incomplete";
-constexpr int kMaxHosts = 3;  // that answer for a mirror, one after the other
+constexpr int kMaxHosts = 3;  // redirects from host to host, such as from a mirror to the hub
 
 std::optional<uint64_t> number(const std::string& text) {
   uint64_t value = 0;
@@ -27,7 +27,7 @@ std::optional<uint64_t> number(const std::string& text) {
   return value;
 }
 
-// Turns W/"abc" and "abc" into abc, because huggingface_hub names blobs like this.
+// Turns W/"abc" and "abc" into abc, by which huggingface_hub names blobs.
 std::string bare_etag(std::string etag) {
   if (etag.starts_with("W/")) etag.erase(0, 2);
   if (etag.size() >= 2 && etag.front() == '"' && etag.back() == '"') etag = etag.substr(1, etag.size() - 2);
@@ -86,7 +86,8 @@ fs::path unique_name(const fs::path& blob) {
   return blob.string() + format(".%08x", bits) + kSuffix;
 }
 
-// The ETag of a small file is git's id of it at the hub, and at some mirrors the SHA-1 of its bytes.
+// Checks a file's digest. The ETag is a SHA-256, or for small files git's blob id; some mirrors give a SHA-1 of the
+// bytes.
 bool is_right(const fs::path& path, const RemoteFile& file) {
   if (file.etag.size() == 64) return file.etag == sha256_file(path);
   const std::string bytes = read_file(path, file.size, ErrorKind::kModel);
@@ -160,7 +161,7 @@ HttpRequest HubSource::request(const std::string& url) const {
   return request;
 }
 
-// Uses the codes of the hub's X-Error-Code header. Does not repeat the hub's own words.
+// Chooses the message by the hub's X-Error-Code header and the status. Does not repeat the hub's own text.
 void HubSource::refuse(const std::string& url, const HttpReply& reply) const {
   const std::string code = reply.header("x-error-code"), model = hub_.text(),
                     page = options_.endpoint + "/" + hub_.repository();
@@ -201,8 +202,8 @@ HttpReply HubSource::get(const std::string& path, bool head, int max_attempts) {
 HttpReply HubSource::ask(const std::string& path, bool head, int max_attempts) {
   HttpReply reply = get(path, head, max_attempts);
   std::string url = options_.endpoint + path;
-  // A redirect to the bytes is an answer to HEAD if its headers describe the bytes. Any other redirect to another host
-  // is that of a mirror to the hub that it mirrors.
+  // A HEAD request ends at a redirect whose headers describe the file. Any other redirect to another host is assumed to
+  // lead from a mirror to the hub and is followed.
   const auto describes = [](const HttpReply& r) {
     return !r.header("x-linked-size").empty() && !(r.header("x-linked-etag") + r.header("etag")).empty();
   };
@@ -216,7 +217,7 @@ HttpReply HubSource::ask(const std::string& path, bool head, int max_attempts) {
     reply = http_.send(
         [&] {
           HttpRequest r = request(url);
-          r.foreign = true;  // the token stays with the endpoint
+          r.foreign = true;  // so the token is sent only to the endpoint
           r.head = head;
           r.redirects = Redirects::kSameOrigin;
           return r;
@@ -286,8 +287,8 @@ void fetch_blob(const fs::path& repository, const RemoteFile& file, HubSource& s
   if (has_blob(repository, file)) return;
   const fs::path own = unique_name(blob);
   bool continued = false;
-  // Continues a leftover download only with the lock, so that nobody else writes to the file. If the file system only
-  // pretends to lock, two processes may append the same bytes; then the digest is wrong.
+  // Continues an earlier download only under the lock, so that no other process writes to the same file. On a file
+  // system whose locks have no effect, two processes may append the same bytes; the check of the digest then fails.
   if (const auto left = lock ? incomplete(blob) : std::vector<fs::path>();
       !left.empty() && fs::file_size(left.front()) <= file.size) {
     rename_file(left.front(), own);

@@ -25,20 +25,22 @@ class HubSource {
  public:
   HubSource(const HubName& hub, const HubOptions& options);
 
-  // Sends GET or HEAD for a path below the endpoint. Follows redirects within the endpoint, as a renamed repository
-  // sends them, and redirects to another host, as a mirror sends them to the hub; another host does not get the token.
-  // A redirect whose headers describe the file's bytes is not followed for HEAD, because it is the answer.
+  // Sends GET or HEAD for a path below the endpoint. Follows redirects within the endpoint (a renamed repository sends
+  // them) and redirects to another host (a mirror sends them to the hub); the other host does not get the token. For
+  // HEAD, a redirect whose headers describe the file's bytes is returned and not followed.
   HttpReply ask(const std::string& path, bool head, int max_attempts);
   // Asks for size and digest. Throws Error(kModel) if the hub gives none.
   RemoteFile describe(const std::string& commit, const std::string& name);
-  // Passes the file's bytes from offset begin() on to `take(first, bytes)`, where `first` is their offset in the file;
-  // it is 0 if the server starts over. Returns when the server stops sending, even if it sent only a part.
+  // Passes the file's bytes from offset begin() on to `take(first, bytes)`, where `first` is the offset of `bytes` in
+  // the file. `first` is 0 if the server starts over. Returns when the server stops sending, even if it sent only a
+  // part.
   void read(const RemoteFile& file, const std::function<uint64_t()>& begin,
             const std::function<void(uint64_t first, std::string_view bytes)>& take);
 
  protected:
   HttpRequest request(const std::string& url) const;
-  // Does the same as ask(), but returns the reply whatever its status.
+  // Sends the request of ask(), but does not follow redirects to other hosts, and returns the reply whatever its
+  // status.
   HttpReply get(const std::string& path, bool head, int max_attempts);
   [[noreturn]] void refuse(const std::string& url, const HttpReply& reply) const;
   const HubName& hub_;

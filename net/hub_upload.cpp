@@ -23,7 +23,7 @@ std::string require_commit(const std::string& text, const std::string& where) {
   return text;
 }
 
-// Returns the number in a JSON value that is a number or a string; huggingface_hub accepts both.
+// Converts a JSON number, or a string with a number, to an integer. huggingface_hub accepts both.
 uint64_t number_of(const Json& value, const std::string& where) {
   if (value.is_number_unsigned()) return value.get<uint64_t>();
   const std::string text = value.is_string() ? value.get<std::string>() : "";
@@ -202,8 +202,8 @@ std::set<std::string> HubRepository::large_files(const std::string& branch,
   return large;
 }
 
-// Returns the URL of an LFS action. A mirror may pass on URLs of huggingface.co but serve these paths itself, so the
-// endpoint replaces the host.
+// Returns the URL of an LFS action. A mirror may pass on URLs of huggingface.co although it serves these paths itself,
+// so the host is replaced by the endpoint.
 std::string HubRepository::address(const Json& action, const std::string& where) const {
   std::string url = action.is_object() ? json_string(action, "href", where, kAnswer) : "";
   for (const std::string hub : {"https://huggingface.co/", "https://hub-ci.huggingface.co/"})
@@ -250,7 +250,7 @@ std::optional<HubUpload> HubRepository::ask_upload(const std::string& branch, co
   if (count < 1 || count > kMaxParts)
     throw Error(kAnswer, where + ": chunk_size: " + std::to_string(size) + " bytes in parts of " +
                              std::to_string(to.part_bytes) + ": expected 1 to " + std::to_string(kMaxParts) + " parts");
-  std::map<uint64_t, std::string> parts;  // {"1": URL, "2": …}, among other keys
+  std::map<uint64_t, std::string> parts;  // part number → URL; the header has other keys, too
   for (const auto& [key, value] : header.items())
     if (!key.empty() && key.size() <= 6 && key.find_first_not_of("0123456789") == std::string::npos)
       parts[number_of(key, where)] = address({{"href", value}}, where);

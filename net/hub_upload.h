@@ -36,7 +36,7 @@ struct HubChange {
 
 // The requests that upload one large file. The URLs are signed and must not appear in a message.
 struct HubUpload {
-  std::string url, verify;         // `verify` is called after the upload; "" = not wanted
+  std::string url, verify;         // `verify`: URL to call after the upload; "" = no call is requested
   std::vector<std::string> parts;  // URLs for part_bytes each; empty = the whole file goes to `url`
   uint64_t part_bytes = 0;
 };
@@ -51,7 +51,7 @@ class HubRepository : public HubSource {
   HubRepository(const HubName& hub, const HubOptions& options, Access access);
 
   std::string name() const { return "hf://" + hub_.repository(); }
-  // Returns nothing if there is no such repository or the token may not see it.
+  // Returns whether the repository is private; nothing if it does not exist or the token may not see it.
   std::optional<bool> is_private();
   HubRefs refs();
   HubTree tree(const std::string& commit);
@@ -74,8 +74,8 @@ class HubRepository : public HubSource {
   std::optional<HubUpload> ask_upload(const std::string& branch, const std::string& sha256, uint64_t size);
   void upload(const HubUpload& to, const std::string& sha256, const std::filesystem::path& file,
               const std::function<void(uint64_t bytes)>& progress);
-  // Makes a commit and returns its id. Returns nothing if `parent` is not, or no longer, the branch's last commit. This
-  // also happens if an earlier attempt of this commit succeeded but its reply was lost.
+  // Makes a commit and returns its id. Returns nothing if `parent` is not the branch's last commit; this is also the
+  // case if an earlier attempt of the same commit succeeded but its reply was lost.
   std::optional<std::string> commit(const std::string& branch, const std::string& parent, const std::string& summary,
                                     const std::string& description, const HubChange& change);
   bool create_branch(const std::string& branch, const std::string& commit);  // returns false if the name exists
@@ -90,7 +90,7 @@ class HubRepository : public HubSource {
     std::string bytes;
     const char* type;  // the Content-Type
   };
-  // Sends JSON to the hub itself. A status in `tolerated` is not an error.
+  // Sends a body to the hub itself. A status in `tolerated` is not an error.
   HttpReply write(const std::string& method, const std::string& path, const Body& body,
                   std::initializer_list<long> tolerated, double timeout_s = 60);
   // Uploads `bytes` bytes of the file, from `begin` on, to the URL that the hub gave. Returns the reply, whose headers

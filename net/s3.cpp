@@ -12,7 +12,7 @@ namespace specdec::net {
 
 namespace {
 
-constexpr long kConflict = 409;  // another request for the same object is under way: "try again", says AWS
+constexpr long kConflict = 409;  // another request for the same object is in progress; AWS says to try again
 
 std::string amz_date() {
   const std::time_t now = std::time(nullptr);
@@ -171,7 +171,8 @@ bool S3Client::put(const std::string& key, const std::string& body, bool if_abse
   if (if_absent) more["if-none-match"] = "*";
   const HttpReply reply = ask({.method = "PUT", .key = key, .body = &body, .headers = more});
   if (if_absent && reply.problem.empty() && reply.status == 412) {
-    // A channel must never name a package that is not there, so the refusal is not believed alone.
+    // The store refused to write because the object exists. Checks that it does exist, because a channel must never
+    // name a package that is missing.
     if (size(key)) return false;
     throw Error(ErrorKind::kNetwork, name(key) +
                                          ": the store refuses to write it because it exists (HTTP 412), and "
@@ -214,10 +215,11 @@ void S3Client::put_file(const std::string& key, const fs::path& file, const std:
     }
     list += "</CompleteMultipartUpload>";
     const HttpReply done = ask({.method = "POST", .key = key, .query = of, .body = &list});
-    // status 200 may still carry an error
+    // Even a reply with status 200 may contain an error.
     if (done.status != 200 || !element(done.body, "Code").empty()) refuse(key, done);
   } catch (const Error&) {
-    ask({.method = "DELETE", .key = key, .query = of, .once = true});  // abort: stored parts cost money
+    // Aborts the upload, because stored parts cost money.
+    ask({.method = "DELETE", .key = key, .query = of, .once = true});
     throw;
   }
 }

@@ -55,8 +55,8 @@ class S3Client {
   std::string get(const std::string& key, size_t max_bytes);  // returns "" if the object does not exist
   void read(const std::string& key, uint64_t begin, const std::function<void(std::string_view)>& take);
   // Writes the object. With `if_absent`, returns false and writes nothing if the object exists already; a second
-  // request confirms that it does. A store without conditional writes answers 501. Then this asks whether the object
-  // exists and writes it if not, so two writers at once may both write.
+  // request confirms that it exists. A store without conditional writes answers 501. put() then asks whether the object
+  // exists and writes it if not, so two concurrent callers may both write.
   bool put(const std::string& key, const std::string& body, bool if_absent);
   void put_file(const std::string& key, const std::filesystem::path& file,
                 const std::function<void(uint64_t bytes)>& progress);
@@ -66,9 +66,9 @@ class S3Client {
     std::string method, key;
     std::string query = {};                           // percent-encoded and sorted
     const std::string* body = nullptr;                // null: empty
-    std::map<std::string, std::string> headers = {};  // headers to sign that not every request has
+    std::map<std::string, std::string> headers = {};  // additional headers to sign
     std::function<void(const HttpReply&, std::string_view)> on_body = {};
-    size_t max_bytes = 1u << 20;  // of HttpReply::body
+    size_t max_bytes = 1u << 20;  // limit for HttpReply::body
     bool once = false;            // true: no retries
   };
   HttpReply ask(const Request& asked);

@@ -7,7 +7,7 @@
 
 namespace specdec::net {
 
-std::string lower(std::string text);  // ASCII
+std::string lower(std::string text);  // lower-cases ASCII letters
 // Returns the part in lower case. If the URL names no port, the port is the default of its scheme. Returns "" if `url`
 // is not a URL or lacks the part.
 std::string part_of(const std::string& url, CURLUPart part);

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """aarch64.py BUILD: tests the build of the preset `aarch64` (`make build PRESET=aarch64`) on this machine.
 
-Runs its quick GoogleTests under qemu, then installs it to BUILD/tree and looks at that: every binary is for aarch64,
-the program starts with the libraries of the tree, and the bill of materials names packages for arm64. What makes no
-sense under emulation is named with the reason, in lines that tests/nightly.py counts as not tested.
+Runs the quick GoogleTests of that build under qemu. Then installs the build to BUILD/tree and checks that every binary
+is for aarch64, that the program starts with the libraries of the tree, and that the bill of materials names packages
+for arm64. Tests that make no sense under emulation are printed with the reason, in lines that tests/nightly.py counts
+as not tested.
 
 Exits with 1 if something failed."""
 
@@ -15,7 +16,7 @@ import subprocess
 import sys
 
 JOBS = os.environ.get("JOBS") or str(os.cpu_count() or 1)
-# Entries of CTest that are not run, with the reason.
+# CTest entries that this script does not run, with the reason.
 LEFT_OUT = {
     "architecture_test": "it reads sources",
     "format": "it reads sources",
@@ -25,7 +26,7 @@ LEFT_OUT = {
     "specdec_gate_simulation_test": "it is a long simulation",
     "specdec_sampling_test": "it draws millions of answers",
 }
-# Tests of GoogleTest that cannot hold under qemu-user, with the reason.
+# GoogleTest cases that cannot pass under qemu-user, with the reason.
 NOT_EMULATED = {
     "ConfinedChild.DiesOfWhatItsLimitsForbid": "qemu accepts RLIMIT_AS and does not apply it",
     "ConfinedService.AJobThatKillsItsWorkerFailsAlone": "qemu accepts RLIMIT_AS and does not apply it",
@@ -63,11 +64,12 @@ def test_tree(build):
     foreign = []
     for path in [program, *(os.path.join(libraries, name) for name in os.listdir(libraries))]:
         with open(path, "rb") as f:
-            if f.read(20)[18:] != b"\xb7\0":  # e_machine of ELF is EM_AARCH64
+            if f.read(20)[18:] != b"\xb7\0":  # e_machine of the ELF header must be EM_AARCH64
                 foreign.append(path)
     good = check(not foreign, f"the program and its {len(os.listdir(libraries))} files are for aarch64 {foreign or ''}")
 
-    # The C and C++ libraries come from the machine, all others from the tree.
+    # The emulated programs load the C and C++ libraries from the sysroot for aarch64, and all other libraries from the
+    # installed tree.
     emulator = ["qemu-aarch64-static", "-L", os.environ["SPECDEC_SYSROOT_AARCH64"]]
     done = subprocess.run(
         [*emulator, "-E", "LD_TRACE_LOADED_OBJECTS=1", program], capture_output=True, text=True, timeout=60

@@ -47,9 +47,9 @@ CACHE = os.environ.get("SPECDEC_CACHE") or os.path.join(
 )
 TOOLS = os.path.join(CACHE, "nightly-tools")
 JOBS = os.environ.get("JOBS") or str(os.cpu_count() or 1)
-# Debian 12's version. When apt no longer has this version, pin the version that it has.
+# The version in Debian 12. When apt no longer has this version, pin the one that it has.
 PROMETHEUS = "2.42.0+ds-5+deb12u1"
-PROMETHEUS_SHA256 = "81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e1a5f55"  # of the .deb for amd64
+PROMETHEUS_SHA256 = "81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e1a5f55"  # of the amd64 .deb
 PROMTOOL = os.path.join(TOOLS, "prometheus-" + PROMETHEUS, "usr/bin/promtool")
 TEMPLATES_URL = (
     "https://files.pythonhosted.org/packages/ec/e9/e7de2b0463ea3ffbf0ede6cb21b58c1258a8f6521aae45ca773a59fe7cf3/"
@@ -57,7 +57,7 @@ TEMPLATES_URL = (
 )
 TEMPLATES_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 TEMPLATES = os.path.join(TOOLS, "templates-2-" + TEMPLATES_SHA256[:12])
-GRAPHS = os.path.join(TEMPLATES, "graphs")  # llama.cpp's source of each family's graph, from the same archive
+GRAPHS = os.path.join(TEMPLATES, "graphs")  # llama.cpp's source of each family's graph
 ENGINES = os.path.join(ROOT, "tests", "package", "engines")
 PROMETHEUS_CLIENT = os.path.join(ROOT, "tests", "monitor", "prometheus_client.txt")
 QUANTISERS = os.path.join(ROOT, "tests", "parity", "quantisers.txt")
@@ -105,7 +105,7 @@ def fetch_promtool(log):
 
 
 def fetch_templates(log):
-    """Keeps the chat templates and llama.cpp's graphs of a source archive, and nothing else of it."""
+    """Extracts the chat templates and llama.cpp's graphs from a source archive, and keeps nothing else of it."""
     if os.path.exists(os.path.join(TEMPLATES, ".complete")):
         return 0
     shutil.rmtree(TEMPLATES, ignore_errors=True)
@@ -156,7 +156,7 @@ def pinned_in(file):
 
 
 def fetch_environment(log, folder, *installs):
-    """Makes a virtual environment by some calls of pip install, one after the other."""
+    """Makes a virtual environment in `folder` by one call of pip install per element of `installs`."""
     if os.path.exists(os.path.join(folder, ".complete")):
         return 0
     shutil.rmtree(folder, ignore_errors=True)
@@ -184,7 +184,8 @@ def fetch_mlflow(log):
 
 
 def quantised_peers(log):
-    """Writes checkpoints and their weights as transformers dequantises them, for parity_test; returns their folder."""
+    """Writes quantised checkpoints, and the weights that transformers computes from them, as input of parity_test.
+    Returns the folder with both, and the exit code."""
     folder = os.path.join(ROOT, "build", "quantised-peers")
     shutil.rmtree(folder, ignore_errors=True)
     seed = os.environ.get("SPECDEC_QUANTISED_SEED") or str(secrets.randbelow(1 << 32))
@@ -203,8 +204,8 @@ def engines_folder():
 
 
 def fetch_engines(log):
-    """Unpacks the engines' wheels without their compiled parts, and installs what they import under deps/. torch is
-    this Python's own and is not fetched a second time."""
+    """Unpacks the engines' wheels without their compiled parts, and installs the packages that these import under
+    deps/. Uses the torch of this Python instead of fetching another one."""
     folder = engines_folder()
     if os.path.exists(os.path.join(folder, ".complete")):
         return 0
@@ -233,8 +234,8 @@ def fetch_engines(log):
     for name in sorted(os.listdir(wheels)):
         with zipfile.ZipFile(os.path.join(wheels, name)) as wheel:
             for file in wheel.namelist():
-                # Folders are made even if nothing in them is kept, because SGLang checks that the folders of its
-                # kernels exist.
+                # Makes folders even if no file in them is kept, because SGLang checks that the folders of its kernels
+                # exist.
                 os.makedirs(os.path.join(folder, os.path.dirname(file)), exist_ok=True)
                 if file.endswith(".py") or ".dist-info/" in file and not file.endswith("/"):
                     wheel.extract(file, folder)
@@ -242,7 +243,7 @@ def fetch_engines(log):
 
 
 def completed(folder, leftovers):
-    """Removes what a folder was made from and marks it as complete."""
+    """Removes the downloads from which a folder was made, and marks the folder as complete."""
     for path in leftovers:
         shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
     open(os.path.join(folder, ".complete"), "w").close()
@@ -372,7 +373,7 @@ PARTS = {
 
 
 def counts(text):
-    """Returns what the log of a part reports."""
+    """Extracts the results of a part from its log."""
     found = {}
     if tests := re.findall(r"(\d+)% tests passed(?:, (\d+) tests failed)? out of (\d+)", text):
         found["tests"] = sum(int(t[2]) for t in tests)

@@ -1,5 +1,5 @@
-// Tells tests where the source tree lies. This is a function of a generated file and no macro of the command line,
-// because ccache would compile every test again in another clone.
+// Tells tests where the source tree is. The path comes from a generated source file instead of a compiler flag, because
+// a flag would make ccache compile every test again in another clone.
 #pragma once
 
 #include <string>

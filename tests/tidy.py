@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """tidy.py [--since COMMIT | FILE…]: runs clang-tidy with the checks of .clang-tidy (`make tidy`).
 
-It checks the C++ sources outside of tests/: all of them, those that are named, or those that differ from COMMIT or
-include a header that does. It reads build-dev/compile_commands.json, because the preset dev compiles each file alone;
-that build only has to be configured. A file takes about ten seconds of one core, and JOBS files run at a time.
+Checks the C++ sources outside of tests/: all of them, the given FILEs, or those that differ from COMMIT or include a
+header that does. Reads build-dev/compile_commands.json, because the preset dev compiles each file separately; that
+build only has to be configured. A file takes about ten seconds of one core, and JOBS files run at a time.
 
-Exits with 1 if something was found, and with 2 if it could not run."""
+Exits with 1 if clang-tidy found something, and with 2 if it could not run."""
 
 import concurrent.futures
 import json
@@ -27,7 +27,7 @@ def git(*words):
 
 
 def with_includers(names):
-    """Returns the sources among `names` and those that include a header among them, directly or through others."""
+    """Returns the sources among `names`, and the sources that include a header in `names` directly or indirectly."""
     included = {}
     for name in git("ls-files", "*.cpp", "*.h"):
         with open(os.path.join(ROOT, name), errors="replace") as f:

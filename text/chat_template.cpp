@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kMaxSourceBytes = 1u << 20;
 constexpr size_t kMaxOutputBytes = 1u << 20;
 constexpr char kWhat[] = "chat template";
-constexpr size_t kWorkers = 4;  // concurrent renderings; a server has fewer threads that render
+constexpr size_t kWorkers = 4;  // concurrent renderings; servers render on fewer threads
 
 size_t local_strftime(const char* format, char* out, size_t capacity) {
   const std::time_t now = std::time(nullptr);
@@ -72,7 +72,7 @@ void render_probes(const std::string& source, const SpecialTokens& tokens) {
       for (const bool prompt : {false, true}) {
         try {
           chat.render(probe_conversation(size, system), prompt);
-        } catch (const Error&) {  // a clean refusal ("system role not supported") is accepted
+        } catch (const Error&) {  // the template may refuse a conversation ("system role not supported")
         }
       }
 }
@@ -84,7 +84,7 @@ void vet_template(const std::string& source, const SpecialTokens& tokens, const 
   ConfinedChild child(limits, [&](int pipe) {
     try {
       render_probes(source, tokens);
-    } catch (...) {  // the template does not compile: load() compiles it again and reports the error
+    } catch (...) {  // ignored, because load() compiles the template again and reports the error
     }
     write_pipe(pipe, std::string_view("k"));
   });
@@ -96,7 +96,7 @@ void vet_template(const std::string& source, const SpecialTokens& tokens, const 
                                      " s): it grows without bound, or takes too long, and is not used");
 }
 
-// The form in which a template reads messages; see render().
+// The form in which a template reads messages; ChatTemplate::render() describes the four choices.
 struct ChatTemplate::Form {
   bool parts = false, developer_is_system = false, null_content = false, text_arguments = false;
 };
@@ -104,10 +104,10 @@ struct ChatTemplate::Form {
 struct ChatTemplate::Impl {
   sd_template* handle = nullptr;
   std::string source;
-  std::unique_ptr<Impl> for_tools;  // renders conversations with tools; null: this template does
+  std::unique_ptr<Impl> for_tools;  // renders conversations with tools; null: this template renders them too
   SpecialTokens tokens;
   std::unique_ptr<ConfinedService> service;  // null: the template is trusted and renders in this process
-  std::once_flag learnt[2];                  // by whether the template for tools renders
+  std::once_flag learnt[2];                  // set when forms[i] is known; i = 1 if for_tools renders
   Form forms[2];
   ~Impl() { sd_template_free(handle); }
 
@@ -125,9 +125,9 @@ struct ChatTemplate::Impl {
   std::string render_confined(const std::string& context, uint64_t most, bool tools) const;
 };
 
-// Does a job of the ConfinedService. A job is the maximum output size in decimal digits, a space or, for the template
-// for tools, a colon, and the context. The answer is 'k' and the text, or 'e', the place of the error, a line feed and
-// the error.
+// Executes a job of the ConfinedService. A job is the maximum output size in decimal digits, then a space (or a colon,
+// if the template for tools must render), then the context. The answer is 'k' and the text, or 'e', the place of the
+// error, a line feed and the error message.
 std::string ChatTemplate::Impl::work(std::string_view job) const {
   uint64_t most = 0;
   const size_t end = job.find_first_of(" :");
@@ -212,7 +212,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Returns JSON with spaces after commas and colons, as Python writes it and models learn to.
+// Returns JSON with spaces after commas and colons, as Python's json.dumps writes it and models have learnt it.
 std::string spaced(const OrderedJson& value) {
   if (!value.is_structured() || value.empty()) return value.dump();
   std::string text;
@@ -230,7 +230,8 @@ constexpr char kProbe[] = "specdecprobe";
 constexpr char kProbeTools[] =
     R"([{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":{}}}}])";
 
-// A user's question, a call whose arguments hold kProbe, and its result. The id has the length that Mistral asks for.
+// Returns a user's question, a tool call whose arguments contain kProbe, and the call's result. The id of the call has
+// nine characters, as Mistral's templates require.
 std::vector<ChatMessage> probe_call() {
   const std::string call = R"([{"id":"abcdefghi","type":"function","function":{"name":"f","arguments":{"a":")" +
                            std::string(kProbe) + R"("}}}])";
@@ -242,7 +243,7 @@ std::vector<ChatMessage> probe_call() {
 
 }  // namespace
 
-// Finds the form by trying: what a probe shows in one form and not in another decides.
+// Learns which form the template reads by rendering probe conversations in different forms and comparing what is shown.
 ChatTemplate::Form ChatTemplate::learn_form(const std::string& tools) const {
   const auto shows = [&](const Form& tried, const std::vector<ChatMessage>& messages) {
     try {
@@ -334,7 +335,7 @@ std::string ChatTemplate::render_in(const Form& form, const std::vector<ChatMess
 
 namespace {
 
-// Puts marks in the place of what a conversation says, and keeps which member each mark stands for.
+// Replaces the parts of a conversation by marks, and remembers which member each mark stands for.
 class Marks {
  public:
   std::string put(std::string member, bool required = true) {
@@ -361,7 +362,7 @@ class Marks {
     calls = list.dump();
   }
 
-  // Reads the text once, because it may be long and hold many marks.
+  // Scans the text once for all marks, because the text may be long and contain many.
   std::optional<std::string> missing_in(std::string_view text) const {
     std::vector<bool> found(marks_.size());
     for (size_t at = text.find(kBegin); at != std::string_view::npos; at = text.find(kBegin, at + 1)) {
@@ -378,7 +379,7 @@ class Marks {
 
  private:
   static constexpr std::string_view kBegin = "zq", kEnd = "qz";
-  static constexpr size_t kDigits = 6;  // at least
+  static constexpr size_t kDigits = 6;  // minimum number of digits in a mark
   struct Mark {
     std::string member;
     bool required;
@@ -391,7 +392,7 @@ class Marks {
 std::optional<std::string> ChatTemplate::omitted(const std::vector<ChatMessage>& messages, const Json& extra,
                                                  const std::string& tools) const {
   std::vector<ChatMessage> marked = messages;
-  size_t turn = 0;  // the first message after the last one of the user
+  size_t turn = 0;  // index of the first message after the last user message
   for (size_t i = 0; i < messages.size(); ++i)
     if (messages[i].role == "user") turn = i + 1;
   Marks marks;
@@ -405,7 +406,7 @@ std::optional<std::string> ChatTemplate::omitted(const std::vector<ChatMessage>&
   }
   try {
     return marks.missing_in(render(marked, true, extra, tools));
-  } catch (const Error&) {  // what the template refuses, render() reports
+  } catch (const Error&) {  // ignored, because render() reports a refusal
     return std::nullopt;
   }
 }

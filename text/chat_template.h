@@ -72,9 +72,9 @@ class ChatTemplate {
                      const Json& extra = Json::object(), const std::string& tools = "") const;
 
   // Returns the name of the first part of this conversation that the template leaves out, such as
-  // "messages[2].content". Returns nothing if it renders all of them, or refuses the conversation. The parts are the
-  // contents, the calls and results, and the thoughts after the last message of the user. To find out, it renders the
-  // conversation with marks in the place of the parts.
+  // "messages[2].content". Returns nothing if the template renders all parts, or refuses the conversation. The parts
+  // are the contents, the calls and results, and the thoughts after the last user message. The function renders the
+  // conversation with a mark in place of each part and searches for the marks.
   std::optional<std::string> omitted(const std::vector<ChatMessage>& messages, const Json& extra = Json::object(),
                                      const std::string& tools = "") const;
 
@@ -88,12 +88,13 @@ class ChatTemplate {
   std::unique_ptr<Impl> impl_;
 };
 
-// Compiles `source` and renders probe conversations (1 to 64 messages, with and without system message and generation
-// prompt) in a forked child. The interpreter's own limits do not stop a string that doubles itself 40 times, a chain of
-// 50,000 operators that overflows the compiler's stack, or constants that are folded while compiling. When memory runs
-// out, Rust aborts the process. Throws Error(kModel) if the template kills the child, because it could kill this
-// process too. A clean error inside the child is accepted. ChatTemplate::confine() bounds whatever the probes do not
-// reach. The child runs Rust and C++ code after the fork, so call this while no other thread holds a lock.
+// Checks that a template does not kill the process. Compiles `source` and renders probe conversations (1 to 64
+// messages, with and without system message and generation prompt) in a forked child. Throws Error(kModel) if the
+// template kills the child; an ordinary error inside the child is accepted. The interpreter's own limits do not stop a
+// string that doubles itself 40 times (Rust aborts the process when memory runs out), a chain of 50,000 operators that
+// overflows the compiler's stack, or constants that are folded while compiling. ChatTemplate::confine() bounds whatever
+// the probes do not reach. The child runs Rust and C++ code after the fork, so call this while no other thread holds a
+// lock.
 void vet_template(const std::string& source, const SpecialTokens& tokens, const std::string& where,
                   const ChildLimits& limits = {512u << 20, 2, 10});
 

@@ -10,7 +10,7 @@ namespace specdec::text {
 
 namespace {
 
-constexpr size_t kCheckers = 4;  // concurrent checks; a server has fewer threads that compile
+constexpr size_t kCheckers = 4;  // concurrent checks; servers compile on fewer threads
 
 int32_t kind_number(GrammarKind kind) { return kind == GrammarKind::kRegex ? SD_REGEX : SD_JSON_SCHEMA; }
 const char* kind_name(GrammarKind kind) { return kind == GrammarKind::kRegex ? "regular expression" : "JSON schema"; }
@@ -62,8 +62,8 @@ std::shared_ptr<const Grammar> Vocabulary::compile(GrammarKind kind, const std::
   return std::make_shared<const Grammar>(handle);
 }
 
-// A job of the service is a letter for the kind, followed by the source. The answer is "=" and the number of bytes that
-// the grammar occupies, or the error.
+// A job of the service is a letter for the kind of grammar, followed by its source. The answer is "=" and the size of
+// the compiled grammar in bytes, or the error message.
 GrammarChecker::GrammarChecker(const ChildLimits& limits)
     : service_(std::make_unique<ConfinedService>(limits, kCheckers, [](std::string_view job) -> std::string {
         const GrammarKind kind = job.substr(0, 1) == "r" ? GrammarKind::kRegex : GrammarKind::kJsonSchema;

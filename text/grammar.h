@@ -77,9 +77,9 @@ class Vocabulary {
   sd_vocabulary* handle_ = nullptr;
 };
 
-// Finds out whether an untrusted grammar can be compiled in this process, by compiling it in a child process with
+// Finds out whether an untrusted grammar can be compiled in this process, by compiling it first in a child process with
 // limits on memory and time. This is necessary because a schema of a few hundred bytes can require intersections that
-// take any amount of both.
+// take any amount of memory and time.
 class GrammarChecker {
  public:
   // Forks, so construct it while no other thread holds a lock. Throws Error(kIo).

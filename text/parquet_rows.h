@@ -11,7 +11,7 @@ namespace specdec::text {
 // Calls `take` with whole lines, one JSON object per row, and the number of bytes of the file read so far; `take` must
 // not throw. Lists, structs and maps become arrays and objects. Times become ISO 8601, but times in nanoseconds become
 // whole numbers. Decimals become strings, bytes that are not UTF-8 become base64, and NaN becomes null. Throws
-// Error(kData). It takes as much memory as the page headers in the file claim, and unbounded time, so call it for
+// Error(kData). The page headers in the file decide how much memory is taken, and the time is not bounded, so read
 // untrusted files in a ConfinedChild (data/sources/parquet_bytes.cpp).
 void parquet_rows(const std::string& file,
                   const std::function<void(std::string_view lines, uint64_t stored_done)>& take);

@@ -24,8 +24,8 @@ std::string token_text(const Json& value) {
   return "";
 }
 
-// Makes a change for sd_tokenizer_new from a token that token_text() accepts. The token becomes special. `if_known`
-// becomes the field `known`, which decides what happens to a token that tokenizer.json already has.
+// Converts a token that token_text() accepts to a change for sd_tokenizer_new. The token becomes special. `if_known`
+// becomes the field `known`, which says what to do if tokenizer.json already has the token.
 Json change(const Json& value, const char* if_known) {
   Json token = value.is_object() ? value : Json::object();
   token["content"] = token_text(value);
@@ -41,10 +41,10 @@ Json read_config(const fs::path& file) {
   return config;
 }
 
-// Merges added tokens as transformers 5.23 does (tokenization_utils_base.py, _from_pretrained). Tokens in the
-// configuration's list (added_tokens_decoder) replace the flags of tokenizer.json's tokens. Named tokens become special
-// if they are in the list or there is no list. Tokens that tokenizer.json lacks are added: those in the list, the named
-// ones, and the extra (or additional) special tokens.
+// Merges added tokens as transformers 5.23 does (tokenization_utils_base.py, _from_pretrained). `named` has the tokens
+// that the configuration names, such as bos_token. Tokens in the configuration's list (added_tokens_decoder) replace
+// the flags of tokenizer.json's tokens. Named tokens become special if they are in the list or there is no list. Tokens
+// that tokenizer.json lacks are added: those in the list, the named ones, and the extra (or additional) special tokens.
 Json added_tokens(const Json& config, std::map<std::string, Json> named) {
   Json added = Json::array();
   std::map<int64_t, Json> by_id;
@@ -75,7 +75,7 @@ bool is_byte_token(const std::string& token) {
          std::isxdigit(static_cast<unsigned char>(token[3])) && std::isxdigit(static_cast<unsigned char>(token[4]));
 }
 
-// Returns the bytes of the longest beginning that both texts have in common and that ends between two characters.
+// Returns the length in bytes of the longest common prefix of both texts that ends between two characters.
 size_t common_characters(std::string_view a, std::string_view b) {
   auto common = static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
   const auto is_inside = [&common](std::string_view text) {
@@ -214,7 +214,7 @@ IncrementalDecoder::IncrementalDecoder(const Tokenizer& tokenizer, const std::ve
 }
 
 // Returns the token if it may add to the text, and nothing for an unknown token or a special one that is not shown.
-// Tokens without text must not become context either: decode() drops them before its decoder sees them.
+// decode() drops tokens without text before its decoder sees them, so they must not become context either.
 std::optional<std::string> IncrementalDecoder::token_with_text(int32_t id) const {
   if (id < 0) throw Error(ErrorKind::kData, "token ids: found " + std::to_string(id) + ", expected >= 0");
   sd_bytes out{};
@@ -225,18 +225,19 @@ std::optional<std::string> IncrementalDecoder::token_with_text(int32_t id) const
   return token;
 }
 
-// The ids are tokens with text only, so none is to be skipped.
+// `ids` contains only tokens with text, so none must be skipped.
 std::string IncrementalDecoder::decoded(std::span<const uint32_t> ids) const {
   return tokenizer_->impl_->decode(ids.data(), ids.size(), false);
 }
 
-// Makes the last tokens of the context the pending ones. Takes enough of them that the text after them does not depend
-// on those before: some visible text, from which UTF-8 resynchronises, and the whole of a run of byte tokens.
+// Stores the last tokens of the context as the pending ones. Takes so many tokens that earlier tokens cannot change the
+// text that follows: at least kBytes bytes of text, after which UTF-8 has resynchronised, and every token of a run of
+// byte tokens that ends the context.
 void IncrementalDecoder::read_context(const std::vector<int32_t>& context) {
   constexpr size_t kBytes = 16;
   const int32_t streaming = tokenizer_->impl_->streaming;
   size_t enough = 32;
-  std::vector<uint32_t> last;  // in reverse
+  std::vector<uint32_t> last;  // the last tokens, in reverse order
   for (auto id = context.rbegin(); id != context.rend(); ++id) {
     const std::optional<std::string> token = token_with_text(*id);
     if (!token) continue;
@@ -273,17 +274,18 @@ std::string IncrementalDecoder::advance(bool last) {
   const bool unsettled = !last && text.ends_with(kReplacement);
   if (unsettled) text.resize(text.size() - 3);
   if (!text.starts_with(emitted_prefix_)) {
-    // Only the end of a context can change: a character that it begins, or a run of byte tokens.
+    // New tokens may change the end of the text that was returned or is the context's: they may complete a character
+    // that begins there, or continue a run of byte tokens. The unchanged beginning of that text is kept.
     const size_t common = common_characters(text, emitted_prefix_);
-    if (common == text.size() && !last) return "";  // the tokens to come decide
+    if (common == text.size() && !last) return "";  // later tokens may bring back the rest of the prefix
     emitted_prefix_.resize(common);
   }
   std::string fresh = text.substr(emitted_prefix_.size());
   emitted_prefix_ = std::move(text);
   if (last) return fresh;
-  // Shrinks the window to a context with visible text, so that whatever a decoder strips at the beginning of a text is
-  // in the context and not in the new text. While a character is unfinished, 32 tokens are enough context: UTF-8
-  // resynchronises within 3 bytes.
+  // Shortens pending_ to a context with visible text. Without such a context, a decoder that strips white space at the
+  // beginning of a text would strip it from the new text. While a character is unfinished, 32 tokens are enough
+  // context, because UTF-8 resynchronises within 3 bytes.
   const size_t keep = unsettled ? 32 : 1;
   if (pending_.size() <= (unsettled ? 2 * keep : keep)) return fresh;
   std::string context = decoded(std::span(pending_).last(keep));

@@ -33,7 +33,7 @@ SpecialTokens read_special_tokens(const std::filesystem::path& model_directory);
 struct TokenBytes {
   std::vector<std::string> tokens;  // by id; not always whole characters; "" if the id names no token
   std::vector<int32_t> special;     // ids, ascending
-  // decode() leaves out the space with which the first token of a text begins.
+  // True if decode() leaves out the space with which the first token of a text begins.
   bool strips_first_space = false;
 };
 
@@ -63,8 +63,8 @@ class Tokenizer {
   const std::string& eos_token() const;
   int32_t eos_id() const;  // -1 if none
 
-  // Returns false if a later token may change the text of all tokens before it, so that an answer's text is known only
-  // when its last token is.
+  // Returns false if a later token may change the text of all tokens before it. An answer's text is then known only
+  // when its last token is known.
   bool streams() const;
 
   const sd_tokenizer* handle() const;  // for other functions of the Rust crate
@@ -75,15 +75,17 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Turns a stream of ids into text, as the continuation of the tokens before it (the prompt of an answer). push()
-// returns only whole UTF-8 characters that no later token can change. The results of all pushes and finish() together
-// equal decode(context and stream) without decode(context), both with skip_special_tokens = true. A context may end
-// within a character or a run of byte tokens, and decode(context and stream) then does not begin with decode(context).
-// In this case the results are what follows the longest beginning, in whole characters, that both have in common. So a
-// character that the stream completes belongs to the stream. A run of byte tokens (<0xNN>) is returned when it has
-// ended, because one bad byte turns the whole run into replacement characters. Decoders whose output is never final
-// before the end (CTC, trailing strip) return everything in finish(). Use one object per request; not thread-safe; the
-// tokenizer must outlive it.
+// Turns a stream of ids into text that continues the tokens before it (the context, such as the prompt of an answer).
+// Use one object per request; not thread-safe; the tokenizer must outlive it.
+//
+// The results of all pushes and finish() together equal decode(context and stream) without decode(context), both with
+// skip_special_tokens = true. But a context may end within a character or a run of byte tokens, and decode(context and
+// stream) then does not begin with decode(context). In this case the longest common prefix of both, in whole
+// characters, is left out instead, so a character that the stream completes belongs to the stream.
+//
+// push() returns only whole UTF-8 characters that no later token can change. A run of byte tokens (<0xNN>) is returned
+// when it has ended, because one bad byte turns the whole run into replacement characters. Decoders whose output is
+// never final before the end (CTC, trailing strip) return everything in finish().
 class IncrementalDecoder {
  public:
   // The text of the special tokens `shown` is returned like that of other tokens. Throws what Tokenizer::decode() does.
@@ -101,7 +103,7 @@ class IncrementalDecoder {
   const Tokenizer* tokenizer_;
   std::vector<int32_t> shown_;
   std::vector<uint32_t> pending_;  // tokens whose text is not final, preceded by final tokens as context
-  std::string emitted_prefix_;     // the part of decode(pending_) that was returned already, or is the context's
+  std::string emitted_prefix_;     // the part of decode(pending_) that was returned before or belongs to the context
 };
 
 }  // namespace specdec::text

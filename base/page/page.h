@@ -19,15 +19,16 @@ struct Series {
   std::string name;
   std::vector<double> y, low, high;
   bool dashed = false;
-  // 0 to 5 of the page's colours, so that a name has the same colour in several charts; without it, by position.
+  // Number of a colour of the page, 0 to 5, so that a name has the same colour in several charts. Without it, the
+  // position of the series in the chart decides.
   std::optional<int> colour = {};
 };
 // The class decides the colour and the mark that a page gives its verdict.
 enum class VerdictClass { kGood, kBad, kOpen };
 VerdictClass class_of(Verdict verdict);
 
-// A named stretch of a time axis, from `from` to `to` in unix seconds; both are equal for a moment. Without a tone it
-// is neither good nor bad.
+// A named stretch of a time axis, from `from` to `to` in unix seconds. `from` equals `to` for a single moment. Without
+// a tone, the stretch is drawn as neither good nor bad.
 struct Stretch {
   double from = 0, to = 0;
   std::string name;
@@ -51,8 +52,8 @@ struct Chart {
   // position of the axis and the cursor, so they should have the same x_min and x_max.
   bool is_time = false;
   std::optional<double> x_min = {}, x_max = {};
-  std::vector<Stretch> marks = {};  // moments that are drawn as vertical lines, of a time chart only
-  std::vector<Lane> lanes = {};     // of kLanes, from top to bottom; such a chart has no x and no series
+  std::vector<Stretch> marks = {};  // moments drawn as vertical lines; only in time charts
+  std::vector<Lane> lanes = {};     // only of kLanes charts, from top to bottom; such a chart has no x and no series
 };
 struct Table {
   std::string title;
@@ -80,8 +81,8 @@ struct Page {
 // Renders the HTML page. Escapes every string and replaces invalid UTF-8. Leaves out charts without a finite value or a
 // stretch.
 std::string render_html(const Page& page);
-// Replaces `file` by the HTML page. Refuses to replace a file with other content than a page of the same generator:
-// Error(kUsage). An empty file is replaced. Throws Error(kIo) if the file cannot be written.
+// Replaces `file` by the HTML page. Throws Error(kUsage) if `file` exists, is not empty and was not written by the same
+// generator (Page::generator); throws Error(kIo) if the file cannot be written.
 void write_html(const Page& page, const std::filesystem::path& file);
 
 // Renders Markdown for comments on pull requests (GitHub, GitLab): verdict, reason, figures, and folded tables. Escapes

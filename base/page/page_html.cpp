@@ -80,14 +80,16 @@ const char* name_of(Chart::Kind kind) {
   return "lines";
 }
 
-// The ends of the y axis, and whether the rule's label is drawn below the rule, for want of space above it.
+// The ends of the y axis, and whether the label of the horizontal line (Chart::rule) is drawn below the line because
+// there is no space above it.
 struct Frame {
   double low = 0, high = 1;
   bool is_label_below = false;
 };
 
-// Returns a frame that holds every point, interval and rule, unless the chart itself names its ends. The label of a
-// rule takes 17 pixels, a tenth of the lowest frame; a free upper end leaves space for it.
+// Returns a y axis that contains every point, every interval and the horizontal line Chart::rule. Chart::y_min and
+// y_max are used instead if they are set. The label of the line is 17 pixels high, at most a tenth of the axis; if
+// y_max is not set, the axis extends far enough for the label.
 Frame frame_of(const Chart& chart) {
   constexpr double kMargin = 0.08, kLabel = 0.1;
   double low = std::numeric_limits<double>::infinity(), high = -low;
@@ -133,7 +135,7 @@ Json chart_json(const Chart& chart) {
   return out;
 }
 
-// Returns whether a word of the text is too long to be kept on one line, as a digest or a path is.
+// Returns whether the text has a word that is too long for one line, such as a digest or a path.
 bool has_long_word(const std::string& text) {
   constexpr size_t kLongest = 24;
   size_t length = 0;
@@ -142,8 +144,8 @@ bool has_long_word(const std::string& text) {
   return false;
 }
 
-// Returns a cell. Where the screen is narrow the rows of a table of text are shown as paragraphs, in which the heading
-// of the column stands before each cell.
+// Returns a cell. On a narrow screen the rows of a text table are shown as paragraphs, in which the heading of the
+// column precedes each cell.
 std::string cell_html(const Table& table, const std::vector<std::string>& row, size_t column) {
   std::string attributes = column ? "" : " scope=\"row\"";
   if (table.text && column && column < table.head.size() && !table.head[column].empty() && !row[column].empty())
@@ -238,7 +240,7 @@ std::string escape_html(const std::string& text) {
 }
 
 std::string script_json(const Json& value) {
-  // These characters occur only inside strings, where \u escapes mean the same.
+  // In JSON text, the characters that are replaced below occur only inside strings, where \u escapes mean the same.
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   replace_all(text, "&", "\\u0026");
   replace_all(text, "<", "\\u003c");
@@ -250,7 +252,7 @@ std::string script_json(const Json& value) {
 
 namespace {
 
-// Returns whether the value would be broken inside a word on the width of one tile.
+// Returns whether a word of the value is too long for a tile of normal width.
 bool is_wide(const Tile& tile) {
   constexpr size_t kFits = 8;
   std::istringstream words(tile.value);
@@ -259,7 +261,7 @@ bool is_wide(const Tile& tile) {
   return false;
 }
 
-// The beginning of every page of a generator. It tells such a page from other files.
+// Returns the first bytes of every page that this generator writes. They tell such a page from other files.
 std::string beginning(const Page& page) {
   return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"generator\" content=\"" +
          escape_html(page.generator) + "\">\n";

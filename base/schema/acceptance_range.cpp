@@ -33,7 +33,7 @@ Json parse_foreign_json(std::string_view text, const std::string& where, const J
   try {
     return parse_json(text, where, ErrorKind::kData, limits);
   } catch (const Error& e) {
-    if (text.size() > limits.max_bytes) throw;  // this message only states the size
+    if (text.size() > limits.max_bytes) throw;  // the message only states the size, so it may be shown
     const std::string message = e.what();
     const size_t at = message.rfind(" (byte ");
     throw Error(ErrorKind::kData, where + ": no JSON" + (at == std::string::npos ? "" : message.substr(at)));

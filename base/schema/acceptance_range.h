@@ -1,5 +1,6 @@
 // The allowed numbers in acceptance records and acceptance counters: one table of ranges and one check for all of them.
-// The errors name the place, the key and what is expected, but never what was found, because it comes from outside.
+// An error names the place, the key and the expected range, but never the value found, because anybody may have written
+// it.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ struct AcceptanceRange {
   std::string expected() const;  // "a whole number in [0, 16777216]"
 };
 constexpr AcceptanceRange range_of(AcceptanceFigure figure) {
-  constexpr int64_t kMostTokens = int64_t{1} << 24;  // the longest contexts have 10 million
+  constexpr int64_t kMostTokens = int64_t{1} << 24;  // the longest contexts have 10 million tokens
   switch (figure) {
     case AcceptanceFigure::kTime:
       return {0, 253402300799, true};  // the end of year 9999

@@ -71,7 +71,7 @@ bool flag_of(const Json& object, const char* key, const std::string& where) {
 }
 
 // FastReader names each key by one character, and keeps the set of keys that it has seen as bits.
-constexpr char kPlainSteps = 1, kSchemaKey = 2;  // no text contains these characters
+constexpr char kPlainSteps = 1, kSchemaKey = 2;  // stand for "n0" and "schema"; no one-letter key equals them
 constexpr uint64_t bit(char key) { return uint64_t{1} << (key & 63); }
 constexpr uint64_t kEveryKey = [] {
   uint64_t all = bit(kPlainSteps) | bit(kSchemaKey);
@@ -163,8 +163,8 @@ class FastReader {
     return at_ != end_ && *at_++ == '"';
   }
 
-  // Reads decimal digits, appends them to the digits of `n`, and returns how many it read. With more than 18, `n` may
-  // overflow.
+  // Reads decimal digits, appends them to the digits of `n`, and returns the number of digits read. `n` may overflow if
+  // that number is above 18.
   size_t digits(int64_t& n) {
     const char* begin = at_;
     auto value = static_cast<uint64_t>(n);

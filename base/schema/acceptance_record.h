@@ -22,19 +22,19 @@ struct AcceptanceRecord {
   std::string segment;  // domain, "" = default; at most 32 bytes of [A-Za-z0-9._-]
   double temperature = 1;
   bool constrained = false;  // sampled under a grammar
-  // True for records of other engines that state only drafted and accepted; reached is then set to drafted. Never
-  // written.
+  // True for records of other engines that state only drafted and accepted; `reached` is then set to `drafted`. This
+  // field is never written.
   bool efficiency = false;
   std::string draft, target;  // first 12 hex digits of the fingerprints
-  // Reached, accepted and overlap by position. to_line() adds positions after the 8th to the 8th (or to an earlier one,
-  // if the line would otherwise be longer than 300 bytes).
+  // Reached, accepted and overlap by position. to_line() adds the positions after the 8th to the 8th. If its line would
+  // then exceed 300 bytes, to_line() keeps fewer than 8 positions and adds the others to the last one kept.
   AcceptanceCounts counts;
 
   void validate(const std::string& where) const;
 };
 std::string to_line(const AcceptanceRecord& record);  // uses short keys; no newline at the end
-// Throws Error(kData). read_acceptance_record() is for millions of lines: it reuses the memory of `record`, whose
-// content is undefined after an error.
+// Parse one line of JSON. Throw Error(kData). read_acceptance_record() is for millions of lines: it reuses the memory
+// of `record`, whose content is undefined after an error.
 AcceptanceRecord acceptance_record_from_line(std::string_view line, const std::string& where);
 void read_acceptance_record(std::string_view line, const std::string& where, AcceptanceRecord& record);
 

@@ -26,7 +26,7 @@ void require_same_vocabulary(const fs::path& target, const fs::path& draft) {
                     ": differs from the target's: a draft needs the target's tokenizer, byte for byte");
 }
 
-// The target may say that it was made as the draft of the other model.
+// Throws if the two arguments were exchanged: the target's specdec.json says that it is a draft for the other model.
 void refuse_exchanged(const fs::path& target, const fs::path& draft) {
   const auto binding = read_binding(target);
   if (!binding || binding->target != fingerprint_model(draft)) return;

@@ -13,7 +13,7 @@ namespace specdec {
 struct DraftBinding {
   static constexpr int kVersion = 1;  // schema "specdec.draft/1"
   Fingerprint target;
-  std::string kind;  // "prune:2", "model", "config"
+  std::string kind;  // how the draft was made: "prune:2", "model", "config"
   std::string loss;
   Json training =
       Json::object();  // provenance: data digest, steps, acceptance before and after with intervals, tool version

@@ -9,7 +9,7 @@ namespace specdec {
 
 namespace {
 
-// Returns the names under "architectures", one after the other.
+// Returns the names under "architectures" as one text.
 std::string architectures_of(const Json& config) {
   std::string names;
   if (config.contains("architectures") && config["architectures"].is_array())
@@ -20,7 +20,7 @@ std::string architectures_of(const Json& config) {
 
 bool has_value(const Json& config, const char* key) { return config.contains(key) && !config[key].is_null(); }
 
-// The kind by the type that the speculators library writes.
+// Returns the kind for a value of speculators_model_type, which the speculators library writes.
 DraftKind by_speculators_type(const std::string& type) {
   if (type == "eagle3") return DraftKind::kEagle3;
   if (type == "peagle") return DraftKind::kParallelEagle;
@@ -55,7 +55,7 @@ DraftKind kind_of_draft(const Json& config, const std::set<std::string>& tensors
     return DraftKind::kMtp;
   if (named({"Eagle3"})) return DraftKind::kEagle3;
   if (named({"Eagle", "EAGLE"})) return DraftKind::kEagle1;
-  // A head without a name of its own reads hidden states through fc, and has no embedding of a model.
+  // config.json names no head, so the tensors decide: a model with a token embedding of its own can stand alone.
   if (stands_alone) return DraftKind::kModel;
   if (holds("midlayer.") || holds("hidden_norm.")) return DraftKind::kEagle3;
   return tensors.count("fc.weight") ? DraftKind::kEagle1 : DraftKind::kModel;

@@ -1,4 +1,4 @@
-// What a command prints on stdout when it fails under --json, so that a program need not read the text on stderr.
+// The JSON that a command prints on stdout when it fails under --json, so that a program need not parse stderr.
 // {"schema", "verdict": "error", "kind", "message", "exit_code", "command", "tool_version"}
 #pragma once
 

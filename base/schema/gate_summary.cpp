@@ -39,7 +39,7 @@ std::string next_of_open(const ValidationReport& r, const GateCommand& c) {
   bool acceptance = holds(r.alpha, r.floor) ||
                     (r.baseline && r.baseline->min_gain && holds(r.baseline->difference, *r.baseline->min_gain));
   for (const SegmentFigure& s : r.segments) acceptance |= s.floor && holds(s.alpha, *s.floor);
-  // A run whose own limits left a check open would leave it open again.
+  // With unchanged limits, a new run would again leave the check open, so `more` gets flags that raise the limits.
   std::vector<std::string> more;
   if (r.alpha.n > 0 && acceptance && r.requests_available > r.alpha.n) more = {"--max-requests", "0"};
   if (r.speedup.n > 0 && r.speedup.n < kLeastPrompts)
@@ -51,8 +51,9 @@ std::string next_of_open(const ValidationReport& r, const GateCommand& c) {
   return "specdec data ingest LOG... " + shell_words({"--target", c.target, "--out", c.data + "-more"});
 }
 
-// Returns a path that was given to validate as it is found from here. The report lies where validate ran or below it,
-// so a relative path that is not here is looked for from the report upwards.
+// Converts `path`, which an earlier validate was given, to a path that is valid in this working directory. The report
+// is in the working directory of that validate or below it, so a relative path that does not exist here is searched for
+// in the report's directory and its parents.
 std::string from_here(const fs::path& path, const fs::path& report) {
   std::error_code none;
   if (path.empty() || path.is_absolute() || fs::exists(path, none)) return path.string();
@@ -74,7 +75,7 @@ std::string gate_brief(const ValidationReport& r, const std::string& in_full) {
   constexpr size_t kBrief = 140;
   const std::string line = gate_line(r);
   if (line.size() <= kBrief) return line;
-  // Cut between two clauses where there is such a place, else between two words, never inside a character.
+  // Cuts between two clauses if possible, else between two words, and never inside a UTF-8 character.
   size_t end = std::string::npos;
   for (const char* separator : {"; ", ": ", ", ", " "}) {
     end = line.rfind(separator, kBrief);
@@ -116,7 +117,7 @@ std::string schedule_line(const std::vector<ScheduleRow>& schedule) {
 }
 
 int64_t prompts_to_decide(const Estimate& e) {
-  // The width falls with the square root of the number of prompts.
+  // The width of the interval falls with the square root of the number of prompts.
   const double half = (e.ci.high - e.ci.low) / 2, distance = std::max(std::abs(e.value - 1), 1e-3),
                n = static_cast<double>(e.n);
   return static_cast<int64_t>(std::clamp(std::ceil(1.2 * n * (half / distance) * (half / distance)),
@@ -161,9 +162,9 @@ std::string next_command(const ValidationReport& r, const GateCommand& c) {
     case Verdict::kStaleTarget:
     case Verdict::kImproved:
     case Verdict::kNoSignificantGain:
-      break;  // is_gate_verdict() keeps these out of reports
+      break;  // is_gate_verdict() is false for these, so no report has them
   }
-  // fail, stale: train the draft further on this target's answers.
+  // After `fail` and `stale`: train the draft further on this target's answers.
   return one_line(shell_words({"specdec", "distill", "--target", c.target, "--data", c.data, "--draft",
                                "model:" + (c.draft.empty() ? c.target : c.draft), "--out", "run-next"}));
 }

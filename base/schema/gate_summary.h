@@ -11,10 +11,10 @@
 
 namespace specdec {
 
-// Returns "pass: acceptance …, speed-up …".
+// Returns the verdict and its reason: "pass: acceptance …, speed-up …".
 std::string gate_line(const ValidationReport& report);
-// Returns gate_line() if it is short, else its beginning and, in brackets, where it stands in full: "inconclusive:
-// speed-up … decides nothing ... (in full: manifest.json)". In ASCII if the line is.
+// Returns gate_line() if it is short, else its beginning and the file that has the whole line: "inconclusive: speed-up
+// … decides nothing ... (in full: manifest.json)". Adds only ASCII characters.
 std::string gate_brief(const ValidationReport& report, const std::string& in_full);
 // The part of a report that other commands print.
 struct GateSummary {
@@ -26,8 +26,8 @@ struct GateSummary {
 };
 GateSummary gate_summary(const ValidationReport& report);
 void visit_fields(Fields& f, GateSummary& gate);
-// Returns "batch 1: K 4 (validated: measured 1.52 [1.41, 1.63])", "batch 2-3: K 2 (predicted 1.31)", "batch 4: plain (K
-// 1 predicted 0.93)".
+// Returns the rows as text, separated by commas: "batch 1: K 4 (validated: measured 1.52 [1.41, 1.63])", "batch 2-3: K
+// 2 (predicted 1.31)", "batch 4: plain (K 1 predicted 0.93)".
 std::string schedule_line(const std::vector<ScheduleRow>& schedule);
 
 // Estimates how many prompts would make the interval of the measured speed-up exclude 1 if the measured value stays the
@@ -36,15 +36,15 @@ int64_t prompts_to_decide(const Estimate& speedup);
 
 struct GateCommand {
   std::string target, draft, data, out;  // as they were given to validate
-  std::vector<std::string> flags = {};   // its other flags, as --name=value or --name
+  std::vector<std::string> flags = {};   // validate's other flags, as --name=value or --name
 };
 GateCommand command_of(const ValidationReport& report, const std::string& out);  // uses the report's own paths
-// Returns the command that measures this pair again in the way that the report in `file` was made: with the same flags,
-// the same data (their path is made valid for this working directory) and the report's directory as `out`.
+// Returns the validate command that repeats the run that wrote the report in `file`: with the same flags, the same data
+// (its path is made valid for this working directory), and the report's directory as `out`.
 GateCommand command_again(const ValidationReport& report, const std::string& target, const std::string& draft,
                           const std::filesystem::path& file);
-// Returns the one command that helps with this verdict: package, distil further, bench, or validate again with more of
-// what was missing.
+// Returns the command to run next after this verdict: package after pass, bench after not_worth_it, distill after fail
+// and stale, or validate again with flags that add what was missing.
 std::string next_command(const ValidationReport& report, const GateCommand& command);
 
 }  // namespace specdec

@@ -1,10 +1,12 @@
-// The target's answers for the rows of a data directory, on disk: LABELS/index.json and shards; while they are being
-// written, LABELS/shards.jsonl has the shards that index.json does not name yet. Several runs of distill can read them.
-// A shard is one safetensors file for consecutive rows of the data (TokenRow::index), with row_start I64 [R + 1] and
-// one entry for each learnt position of these rows (loss_mask[t] = 1 with t >= 1, in the order of t), P in all. With
-// kind "top_k": ids I32 [P, K], the likeliest tokens, likeliest first; logprobs F32 [P, K], their log-probabilities;
-// rest F32 [P], the logarithm of the other tokens' probability. With kind "hidden": hidden BF16 [P, E], the residual
-// stream after the last layer, before the final norm. A row that the target refused has no entries.
+// The target's answers for the rows of a data directory, on disk: LABELS/index.json and shards. While labels are being
+// written, LABELS/shards.jsonl lists the shards that index.json does not name yet. Several runs of distill can share
+// labels. A shard is one safetensors file for consecutive rows of the data (TokenRow::index). Its P entries are the
+// learnt positions of these rows (loss_mask[t] = 1 with t >= 1, in the order of t). A row that the target refused has
+// no entries.
+// * Always: row_start I64 [R + 1], the first entry of each of the R rows.
+// * Kind "top_k": ids I32 [P, K], the likeliest tokens, likeliest first; logprobs F32 [P, K], their log-probabilities;
+//   rest F32 [P], the logarithm of the total probability of all other tokens.
+// * Kind "hidden": hidden BF16 [P, E], the residual stream after the last layer, before the final norm.
 #pragma once
 
 #include <cstdint>
@@ -29,25 +31,25 @@ struct LabelIndex {
   std::string kind;         // "top_k" | "hidden"
   int64_t top_k = 0;        // K; 0 for hidden
   int64_t hidden_size = 0;  // E; 0 for top_k
-  double temperature = 1;   // of the log-probabilities
+  double temperature = 1;   // temperature of the softmax that gave the log-probabilities
   int64_t vocab_size = 0;
   std::string data_digest;            // sha256 of the data's index.json
-  std::string tokenizer_digest;       // as Fingerprint::tokenizer
-  std::optional<Fingerprint> target;  // empty if the files of the endpoint's model were not at hand
-  std::string model;                  // its name at the endpoint; "" if the target ran in this process
-  int64_t num_rows = 0;               // rows of the data
-  std::vector<LabelShard> shards;     // of the first rows; of all rows once the labels are complete
+  std::string tokenizer_digest;       // the digest Fingerprint::tokenizer
+  std::optional<Fingerprint> target;  // empty if the files of the endpoint's model were not available
+  std::string model;                  // the model's name at the endpoint; "" if the target ran in this process
+  int64_t num_rows = 0;               // number of rows of the data
+  std::vector<LabelShard> shards;     // for the first rows; for all rows once the labels are complete
   std::string tool_version, started;
 
   int64_t labelled_rows() const;
   bool complete() const { return labelled_rows() == num_rows; }
   void validate(const std::string& where) const;
 };
-void visit_contents(Fields& f, LabelIndex& index);  // without schema, tool_version and started
+void visit_contents(Fields& f, LabelIndex& index);  // visits all fields except schema, tool_version and started
 void visit_fields(Fields& f, LabelIndex& index);
 Json to_json(const LabelIndex& index);
 LabelIndex label_index_from_json(const Json& object, const std::string& where);
-// Returns what the labels depend on, as JSON: everything but the shards and how they came about.
+// Returns, as JSON, what the content of the labels depends on: all fields except shards, tool_version and started.
 Json label_settings(const LabelIndex& index);
 
 }  // namespace specdec

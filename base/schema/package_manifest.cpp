@@ -19,7 +19,7 @@ constexpr ErrorKind kManifest = ErrorKind::kData;
 constexpr size_t kMaxFiles = 1 << 16;
 const std::string kDigestPrefix = "sha256-";
 
-// Accepts relative paths with '/' between plain names, so that nothing can leave the package or hide in it.
+// Accepts relative paths with '/' between plain names, so that no path leads out of the package.
 bool is_safe_path(const std::string& path) {
   if (path.empty() || path.size() > 1024 || path.back() == '/') return false;
   for (size_t begin = 0; begin <= path.size();) {
@@ -286,7 +286,7 @@ std::string read_channel(const std::filesystem::path& store, const std::string& 
 }
 
 std::optional<ResolvedPackage> locate_package(const std::string& argument) {
-  constexpr int kMaxTries = 500;  // a removal holds the lock for two reads of the channels and one rename
+  constexpr int kMaxTries = 500;  // one try every 10 ms; a removal needs the lock only briefly
   Place place;
   ResolvedPackage package;
   fs::path& root = place.real;
@@ -295,7 +295,7 @@ std::optional<ResolvedPackage> locate_package(const std::string& argument) {
   for (int tries = 0;; ++tries) {
     named = package_directory(argument, package.channel);
     if (named.empty()) return std::nullopt;
-    // no link is followed after this, so the files that are checked are the files that are opened
+    // No link is followed after this line, so the files that are checked are the files that are opened.
     place = follow_links(named);
     hold = std::make_shared<const DirectoryLock>(root, DirectoryLock::Kind::kShared);
     if (hold->state() == DirectoryLock::State::kHeld || hold->state() == DirectoryLock::State::kUnsupported) break;

@@ -31,10 +31,11 @@ const char kSeenSchema[] = "specdec.channel_seen/1";
 struct Seen {
   int64_t number = 0;
   std::string digest;
-  fs::path store;  // where
+  fs::path store;  // where the channel was seen
 };
 
-// Returns the file that remembers the channel of an owner: of a store, or of a key, wherever its stores lie.
+// Returns the file that remembers the highest number seen of a channel. `owner` is a store's path, or owner_of() a key
+// that signs for any number of stores.
 fs::path memory_of(const std::string& owner, const std::string& channel) {
   const fs::path directory = channel_memory();
   return directory.empty() ? fs::path() : directory / (sha256_hex(owner + '\n' + channel).substr(0, 32) + ".json");
@@ -95,7 +96,7 @@ void remember(const fs::path& store, const std::string& channel, const ChannelRe
   }
 }
 
-// Returns STORE/refs/NAME as a user would write it.
+// Returns the channel's path, STORE/refs/NAME, for messages.
 std::string said(const fs::path& store, const std::string& channel) { return (store / "refs" / channel).string(); }
 std::string mend(const fs::path& store, const std::string& channel, const std::string& digest) {
   return "specdec package promote sha256-" + digest + " --store " + store.string() + " --channel " + channel +
@@ -118,9 +119,9 @@ bool is_older(const ChannelRecord& record, const Seen& seen) {
                   mend(store, channel, record.digest) + "; if that was meant to be, remove " + memory.string());
 }
 
-// Judges a store that was never seen at this path by what its key has signed elsewhere. If that place is gone, the
-// store was moved here, and an older state of it is refused. If it is still there, this is another store or a copy,
-// which may lag behind.
+// Checks a store that was never seen at this path against the highest number that its key has signed for this channel
+// in another place. If that place is gone, the store was moved here, so a lower number is refused. If that place still
+// exists, this store may be a copy that lags behind, so a lower number only causes a warning.
 void check_other_places(const fs::path& store, const std::string& channel, const ChannelRecord& record,
                         const std::string& signer) {
   const fs::path memory = memory_of(owner_of(signer), channel);
@@ -215,7 +216,7 @@ fs::path trusted_keys(const fs::path& store) {
 
 int64_t seen_number(const fs::path& store, const std::string& channel) {
   if (const std::optional<Seen> seen = seen_of(memory_of(real_store(store).string(), channel))) return seen->number;
-  // A store that was moved here goes on above what its key had signed there.
+  // For a store that was moved here, numbering continues after the highest number that its key signed at the old place.
   int64_t number = 0;
   if (const fs::path keys = trusted_keys(store); !keys.empty())
     for (const MinisignPublicKey& key : read_minisign_keys(keys))

@@ -11,7 +11,8 @@
 
 namespace specdec {
 
-// A path with all links resolved, and the stores whose packages/ the path led through (directories, without links).
+// A path with all links resolved, and the stores whose packages/ directory the path led through (their paths are
+// without links, too).
 struct Place {
   std::filesystem::path real;
   std::vector<std::filesystem::path> stores;
@@ -19,9 +20,9 @@ struct Place {
 // Throws Error(kData) if links form a circle, Error(kIo) if one cannot be read.
 Place follow_links(const std::filesystem::path& path);
 
-// The content of STORE/refs/NAME: a package's digest. If the store demands signatures, a second line is the signed
-// statement {"channel", "digest", "number", "schema"}, where the number counts the channel's moves, and four lines of
-// signature follow. It is one file, so that one rename replaces all of it.
+// The content of STORE/refs/NAME. The first line is a package's digest. If the store demands signatures, the second
+// line is the signed statement {"channel", "digest", "number", "schema"}, where the number counts the channel's moves,
+// and the next four lines are the signature. All of this is one file, so that one rename replaces it.
 struct ChannelRecord {
   std::string digest;  // "" = there is no such channel
   int64_t number = 0;  // 0 = not signed; each move of a signed channel adds one, even a rollback
@@ -36,12 +37,15 @@ ChannelRecord read_channel_record(const std::filesystem::path& store, const std:
 
 // Returns the file with a store's public keys, or an empty path if the store demands no signature.
 std::filesystem::path trusted_keys(const std::filesystem::path& store);
-// Checks a channel of a store that demands signatures. One of the store's keys must have signed the channel, and its
-// number must not be lower than the highest number that this user has seen on this machine. Throws Error(kData) saying
-// how to fix it. Stores the number in the directory channel_memory(), and logs a warning if it cannot. Also refuses a
-// store that no longer demands signatures but did when it was last seen. A store that was never seen at its path is
-// compared with what the same key has signed elsewhere. If it is older, it is refused if the other place is gone,
-// because the store was then moved; else a warning is logged.
+// Checks a channel of a store that demands signatures. Throws Error(kData) saying how to fix it, unless one of the
+// store's keys has signed the channel and the channel's number is not lower than the highest number that this user has
+// seen on this machine. That number is kept in the directory channel_memory(); a warning is logged if it cannot be
+// written.
+// * A store that demanded signatures when it was last seen, and does not any more, is refused.
+// * The number of a store that was never seen at its path is compared with the highest number that the same key signed
+//   in
+//   another place. If that place is gone, the store was moved, so a lower number is refused. If that place still
+//   exists, a lower number only causes a warning.
 void require_trusted_channel(const std::filesystem::path& store, const std::string& channel,
                              const ChannelRecord& record);
 // Returns the channel's highest number that this user has seen on this machine, 0 = none. A promotion uses the next

@@ -7,7 +7,7 @@ namespace specdec {
 
 namespace {
 
-constexpr double kLowest = -100;  // means "no mass", because JSON has no infinity
+constexpr double kLowest = -100;  // lowest log-probability written; stands for minus infinity, which JSON does not have
 
 int64_t thousandths(double logprob) { return std::llround(std::max(logprob, kLowest) * 1000); }
 

@@ -21,20 +21,20 @@ struct RejectRecord {
   using Likely = std::pair<int32_t, double>;  // a token and its logprob
   struct Reject {
     int64_t position = 0;  // index in the answer's tokens, from 0
-    // `drafted` is the refused token. `next` is the answer's token at this position; it equals `drafted` if that was
-    // drawn again.
+    // `drafted` is the refused token. `next` is the answer's token at this position; it equals `drafted` if the target
+    // drew the same token after refusing it.
     int32_t drafted = 0, next = 0;
     double logprob = 0;       // of the drafted token
     std::vector<Likely> top;  // the target's likeliest tokens, in falling order
   };
-  std::string id, conversation;  // of the traffic record
+  std::string id, conversation;  // as in the traffic record
   int64_t time = 0;
   double temperature = 1;
   std::string draft, target;    // first 12 hex digits of the fingerprints
   std::vector<Reject> rejects;  // in rising order of position
 };
 std::string to_line(const RejectRecord& record);  // no newline
-// Throws Error(kData).
+// Parses one line of JSON. Throws Error(kData).
 RejectRecord reject_record_from_line(const std::string& line, const std::string& where);
 
 }  // namespace specdec

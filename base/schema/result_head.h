@@ -14,8 +14,8 @@ struct ResultHead {
   double seconds = 0;
   std::string tool_version = kToolVersion;
 };
-// `verdicts` are those that the command can end with. If it is empty, every verdict is taken, because the command
-// passes on another command's.
+// `verdicts` are the verdicts that the command can end with. If the list is empty, every verdict is accepted, because
+// the command passes on the verdict of another command.
 void visit_head(Fields& f, ResultHead& head, const char* schema, const std::vector<const char*>& verdicts);
 
 }  // namespace specdec

@@ -45,19 +45,19 @@ struct ShardIndex {
 };
 void visit_fields(Fields& f, ShardSource& source);
 void visit_fields(Fields& f, ShardFile& shard);
-void visit_contents(Fields& f, ShardIndex& index);  // without schema, tool_version and started
+void visit_contents(Fields& f, ShardIndex& index);  // visits all fields except schema, tool_version and started
 void visit_fields(Fields& f, ShardIndex& index);
 Json to_json(const ShardIndex& index);
 ShardIndex shard_index_from_json(const Json& object, const std::string& where);
 
-// The functions that an answer of a row calls.
+// The functions that one assistant turn of a row calls.
 struct TurnCalls {
   int64_t begin = 0;  // index of the answer's first token
   std::vector<std::string> names;
 };
 
-// [{"begin": 12, "names": ["get_weather"]}]. The list is read from the key "calls" of an object; `begin` is below
-// `tokens`. Throws Error(kData).
+// Format: [{"begin": 12, "names": ["get_weather"]}]. turn_calls_from_json() reads the list from the key "calls" of
+// `object`. Throws Error(kData), also if a `begin` is not below `tokens`.
 Json to_json(const std::vector<TurnCalls>& calls);
 std::vector<TurnCalls> turn_calls_from_json(const Json& object, int64_t tokens, const std::string& where);
 
@@ -65,13 +65,13 @@ std::vector<TurnCalls> turn_calls_from_json(const Json& object, int64_t tokens, 
 struct TokenRow {
   std::string id, conversation, domain;
   std::vector<int32_t> tokens;
-  // 1 = the draft learns from this token (it is the assistant's). As long as `tokens`.
+  // 1 = the draft learns from this token, because the assistant wrote it. Has the length of `tokens`.
   std::vector<uint8_t> loss_mask;
   int64_t prompt_tokens = 0;  // a roll-out starts from tokens[0, prompt_tokens)
   SamplingOptions sampling;
   bool has_sampling = false;
   int64_t index = 0;             // the row's place among all rows of its directory, in file order
-  std::vector<TurnCalls> calls;  // of the learnt answers that call functions, in their order
+  std::vector<TurnCalls> calls;  // one for each learnt answer that calls functions, in order
 };
 
 }  // namespace specdec

@@ -46,7 +46,7 @@ void TrafficRecord::validate(const std::string& where) const {
     Json list;
     try {
       list = parse_json(text, key, ErrorKind::kData, {text.size(), kMaxToolDepth});
-    } catch (const Error&) {  // its message would quote the record
+    } catch (const Error&) {  // not passed on, because its message would quote the record
     }
     if (!list.is_array() || list.empty()) refuse(key + ": expected a JSON array with items, as text");
   };
@@ -61,7 +61,7 @@ void TrafficRecord::validate(const std::string& where) const {
     try {
       kwargs =
           parse_json(template_kwargs, "template_kwargs", ErrorKind::kData, {template_kwargs.size(), kMaxToolDepth});
-    } catch (const Error&) {  // its message would quote the record
+    } catch (const Error&) {  // not passed on, because its message would quote the record
     }
     if (!kwargs.is_object()) refuse("template_kwargs: expected a JSON object, as text");
     if (messages.empty()) refuse("template_kwargs: expected messages beside them");
@@ -106,7 +106,7 @@ void visit_fields(Fields& f, TrafficRecord& r) {
   f(defaulted("time"), r.time, {0, INT64_MAX});
   f(defaulted("domain"), r.domain);
   f(defaulted("writer"), r.writer);
-  // Of a prompt and its response both are written, even if one is empty.
+  // A record made of a prompt and a response has both keys, even if one of the texts is empty.
   const Presence both = r.messages.empty() && r.text.empty() ? Presence::kDefaulted : Presence::kIfAny;
   f({"prompt", "", both}, r.prompt);
   f({"response", "", both}, r.response);

@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kMaxFigure = 1e12;
 constexpr JsonNumbers kAnyFigure{-kMaxFigure, kMaxFigure, {}}, kAnyCost{0, kMaxFigure, {}}, kShare{0, 1, {}},
-    kNats{0, 64, {}}, kMeanShare{0, 1 + 1e-6, {}};  // rounding takes a mean of shares past 1
+    kNats{0, 64, {}}, kMeanShare{0, 1 + 1e-6, {}};  // rounding may raise a mean of shares above 1
 constexpr JsonInts kBatch{1, 1 << 20, {}}, kAnyK{-1, 1024, {}}, kCpus{0, 1 << 20, {}};
 constexpr size_t kMaxItems = 1 << 20, kMaxPositions = 1024;
 constexpr ListRule kFewItems{4096};
@@ -26,7 +26,7 @@ std::vector<double> by_position(const AcceptanceCounts& c, double (AcceptanceCou
   return out;
 }
 
-// The sums of the overlaps follow from their means.
+// Computes the sums of the overlaps from their means.
 void set_overlaps(Fields& f, AcceptanceCounts& c, const std::vector<double>& means) {
   const size_t width = c.reached_at.size();
   if (c.drafted_at.size() != width || c.accepted_at.size() != width || means.size() != width)
@@ -116,7 +116,7 @@ void visit_inputs(Fields& f, ValidationReport& r) {
   f("split", r.split);
   Json flags = r.flags;
   f.json(if_any("flags"), flags, {{"type", "array"}, {"items", {{"type", "string"}}}});
-  if (f.reads() && flags.is_array())  // only what can be a flag comes into a command
+  if (f.reads() && flags.is_array())  // keeps only what looks like a flag, because next_command() prints it
     for (const Json& flag : flags)
       if (flag.is_string() && flag.get_ref<const std::string&>().starts_with("--") && r.flags.size() < 256)
         r.flags.push_back(flag.get<std::string>());
@@ -195,7 +195,7 @@ void visit_fields(Fields& f, ValidationReport::TableRow& row) {
   f("speedup", row.speedup, kAnyCost);
 }
 
-// A row of the schedule as engines read it, and the figure that it rests on.
+// A row of the schedule as engines read it, and the figure that supports it.
 struct ScheduleRange {
   int low = 1, high = 1, k = 0;
 };
@@ -259,7 +259,7 @@ void visit_speed(Fields& f, ValidationReport& r) {
     measured("k", r.best_k, kAnyK);
   });
   f("predicted", r.predicted_speedup, kAnyCost);
-  bool fits = r.prediction_fits();  // follows from the figures
+  bool fits = r.prediction_fits();  // computed from other figures, so the value that was read is ignored
   f(defaulted("prediction_fits"), fits);
   f("table", r.table, {65536});
   f(defaulted("break_even", "The least constant acceptance that pays, by batch size; absent if none does."),

@@ -1,4 +1,4 @@
-// report.json of `validate` (schema "specdec.validate/1"): the gate's verdict and every figure that it rests on.
+// report.json of `validate` (schema "specdec.validate/1"): the gate's verdict and every figure that supports it.
 // package and monitor read it. The JSON has verdict, reason, started, seconds, tool_version, inputs {target, draft,
 // data, contexts, split, device, dtype, temperature, floor, goal}, judged_by, next, acceptance, segments, baseline,
 // speed, predictions and lossless as in the contract; `speed` and `lossless` are absent if they were not measured.
@@ -32,7 +32,7 @@ struct SegmentFigure {
   Estimate alpha;
   RolloutFigures rollout;            // the segment's acceptance by position, the monitor's baseline
   double entropy = 0;                // of the target's distribution at the measured positions, in nats per token
-  std::optional<double> floor = {};  // the least acceptance it must reach; none = only reported
+  std::optional<double> floor = {};  // the least acceptance that the segment must reach; none = no requirement
 };
 
 // The load on the machine while something was timed. Numbers of CPUs are means over the timed seconds.
@@ -42,7 +42,7 @@ struct MachineUse {
   double others = 0;  // CPUs that other processes used, including `stolen`
   // The part of `others` that the hypervisor gave to other machines or that a cgroup limit withheld from this program.
   double stolen = 0;
-  // The share of the CPU time of this program's threads that others took away, in [0, 1].
+  // Share of the CPU time of this program's threads that other processes or machines took, in [0, 1].
   double taken = 0;
   int64_t runs = 0;         // number of timed runs, each with and without the draft
   int64_t disturbed = 0;    // runs that were repeated because others took too much CPU meanwhile
@@ -57,10 +57,10 @@ struct ScheduleRow {
   int low = 1, high = 1;
   int k = 0;              // 0 = plain decoding
   bool measured = false;  // false: predicted from costs and overlaps
-  // The K that the figure belongs to, even if k is 0. 0 = there is no figure.
+  // The K that `speedup` was measured or predicted for, even if k is 0. 0 = there is no such figure.
   int figure_k = 0;
   double speedup = 0;
-  Interval ci = {};  // if measured
+  Interval ci = {};  // only if `measured`
   bool validated() const { return measured && k > 0 && ci.low > 1; }
   bool operator==(const ScheduleRow& other) const {
     return std::array{low, high, k} == std::array{other.low, other.high, other.k};
@@ -72,7 +72,7 @@ ScheduleRanges ranges_of(const std::vector<ScheduleRow>& schedule);
 
 struct ValidationReport {
   static constexpr int kVersion = 1;
-  Verdict verdict = Verdict::kInconclusive;  // is_gate_verdict() is true for it
+  Verdict verdict = Verdict::kInconclusive;  // one of the gate's verdicts (is_gate_verdict())
   std::string reason;                        // one line
   struct Figure {                            // a figure that the verdict was judged by
     std::string check, segment;              // as in deploy/report/gate_checks.h
@@ -80,7 +80,7 @@ struct ValidationReport {
     Interval ci = {};
     double limit = 0;  // the limit that the interval was compared with
   };
-  std::vector<Figure> judged_by;  // the decisive figures; all of them for a pass
+  std::vector<Figure> judged_by;  // the decisive figures; for a pass, all figures
   std::string next;               // the one command to run next
   std::string started, tool_version;
   double seconds = 0;
@@ -101,10 +101,10 @@ struct ValidationReport {
   };
   // alpha and its interval after growing numbers of scored requests; the last point is alpha itself.
   std::vector<SequencePoint> sequence;
-  // The number of requests of the split, including those that --max-requests left out, but without those that were
-  // scored and had no answer token inside the models' context.
+  // Number of requests of the split that could be scored, including those that --max-requests left out. Requests
+  // without an answer token inside the models' context cannot be scored and are known only once they were tried.
   int64_t requests_available = 0;
-  int64_t requests_needed = 0;  // requests after which the verdict on acceptance was certain; 0 = it is not
+  int64_t requests_needed = 0;  // requests after which the verdict on acceptance was certain; 0 = never
   // Compares this draft with another on the same requests: the draft of an earlier report, or the serving draft
   // (--against).
   struct Baseline {
@@ -114,7 +114,8 @@ struct ValidationReport {
     struct Segment {
       std::string name;
       Estimate difference;
-      // True if it has enough requests. Such a segment fails if its alpha is certainly lower by more than kSegmentLoss.
+      // True if the segment has enough requests to be judged. A judged segment fails if its alpha is certainly lower
+      // than the other draft's by more than kSegmentLoss.
       bool judged = false;
     };
     std::vector<Segment> segments;
@@ -123,9 +124,9 @@ struct ValidationReport {
   std::optional<Baseline> baseline;
   // Speed
   bool has_speed = false;
-  double draft_cost = 0;                                   // c at batch 1
-  std::map<int, double> verify_cost;                       // batch → v
-  std::map<int, std::map<int, double>> verify_cost_table;  // batch → K → v, may be empty
+  double draft_cost = 0;                                   // c: cost of one draft token at batch 1
+  std::map<int, double> verify_cost;                       // batch size → v: cost of the rest of a step
+  std::map<int, std::map<int, double>> verify_cost_table;  // batch size → K → v, may be empty
   Estimate speedup;                                        // measured at batch 1, .n = prompts
   double predicted_speedup = 0;
   int best_k = 0;  // the K that `speedup` was measured with
@@ -135,9 +136,9 @@ struct ValidationReport {
   };
   std::vector<TableRow> table;
   std::vector<ScheduleRow> schedule;
-  std::optional<MachineUse> machine;  // while the speed-up was measured; absent in reports of earlier versions
+  std::optional<MachineUse> machine;  // load while the speed-up was measured; absent in reports of earlier versions
   bool prediction_fits() const { return predicted_speedup >= speedup.ci.low && predicted_speedup <= speedup.ci.high; }
-  std::map<int, double> break_even;  // batch → the least constant acceptance that pays; absent if none does
+  std::map<int, double> break_even;  // batch size → least constant acceptance with a gain; no entry if none has it
   // A prediction for another engine, from that engine's costs and the acceptance measured here.
   struct Prediction {
     int batch = 1;
@@ -157,7 +158,7 @@ struct ValidationReport {
   void validate(const std::string& where) const;
 };
 void visit_fields(Fields& f, ValidationReport::Figure& figure);
-// The fields "schedule", which engines read, and "schedule_figures", which has the figure that each row rests on.
+// The fields "schedule", which engines read, and "schedule_figures", which has the figure that supports each row.
 void visit_schedule(Fields& f, std::vector<ScheduleRow>& schedule, Presence presence);
 void visit_fields(Fields& f, ValidationReport& report);
 Json to_json(const ValidationReport& report);

@@ -8,9 +8,9 @@ const char kHead[] = R"(# Completion of specdec for bash, written by `specdec co
 # shellcheck shell=bash
 )";
 
-// The part of the script that is the same whatever commands there are. `path` is the command that the words before the
-// cursor have named, with a space before each of its words. For files and directories COMPREPLY stays empty, so that
-// readline completes them with its own quoting.
+// The part of the script that does not depend on the commands. `path` is the command that the words before the cursor
+// have named, with a space before each word. For files and directories COMPREPLY stays empty, so that readline
+// completes them with its own quoting.
 const char kTail[] = R"(
 _specdec_offer() {  # fills COMPREPLY from kind and words
   case $kind in
@@ -56,7 +56,7 @@ complete -F _specdec specdec
 
 std::string path_of(const Command& command) { return command.words.empty() ? "" : " " + command.words; }
 
-// Returns the assignment that tells _specdec_offer() what a value may be.
+// Returns the shell assignments to `kind` and `words`, from which _specdec_offer() completes a value.
 std::string offer_text(const Argument& argument) {
   const char* const kind = argument.is_list                        ? "list"
                            : argument.offer == Offer::kFiles       ? "files"

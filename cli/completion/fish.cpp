@@ -13,8 +13,8 @@ std::string fish_quoted(const std::string& text) {
   return quoted + "'";
 }
 
-// __specdec_at COMMAND is true if the words before the cursor name this command. __specdec_valued has the flags whose
-// next word is a value.
+// __specdec_at COMMAND is true if the words before the cursor name COMMAND. __specdec_valued lists the flags that take
+// the next word as their value.
 const char kFunction[] = R"(
 function __specdec_at
     set -l path
@@ -35,7 +35,7 @@ end
 complete -c specdec -f
 )";
 
-// Returns the arguments of `complete` that say what the value is.
+// Returns the arguments of fish's `complete` that describe the value of an argument.
 std::string value_text(const Argument& argument, bool is_flag) {
   const std::string words = joined(argument.choices), needs = is_flag ? " -r" : "";
   if (argument.is_list && !words.empty()) return " -x -a " + fish_quoted("(__fish_append , " + words + ")");

@@ -35,7 +35,7 @@ std::vector<const Argument*> offered_flags(const Command& root, const Command& c
     for (const Argument& argument : level->arguments) {
       const bool is_known =
           std::any_of(flags.begin(), flags.end(), [&](const Argument* flag) { return flag->names == argument.names; });
-      // --version belongs to the program alone, and no command below it knows the flag.
+      // Only the program itself accepts --version; its subcommands do not.
       const bool is_foreign = level != &command && argument.names.back() == "--version";
       if (!argument.positional && !is_known && !is_foreign) flags.push_back(&argument);
     }

@@ -12,14 +12,14 @@ std::string function_of(const Command& command) {
   return name;
 }
 
-// Escapes what _arguments and _describe read in a text of their own.
+// Escapes the characters that are special to zsh's _arguments and _describe.
 std::string escaped(const std::string& text) {
   std::string out;
   for (const char c : text) out += (c == '[' || c == ']' || c == ':' || c == '\\' ? "\\" : "") + std::string(1, c);
   return out;
 }
 
-// Returns the part of a specification that says what the value is: ":NAME:ACTION".
+// Returns the part of an _arguments specification that describes the value: ":NAME:ACTION".
 std::string value_text(const Argument& argument) {
   const std::string choices = escaped(joined(argument.choices));
   const std::string files = argument.offer == Offer::kNone    ? ""
@@ -68,7 +68,8 @@ std::string function_text(const Command& root, const Command& command) {
 std::string zsh_script(const Command& root) {
   std::string text = "#compdef specdec\n# Completion of specdec for zsh, written by `specdec completion zsh`.\n\n";
   for (const Command* command : with_subcommands(root)) text += function_text(root, *command);
-  // The file is the function itself when zsh loads it from fpath; a shell that sources it only registers the function.
+  // If zsh loads this file from fpath, the file is the body of _specdec and must call it; if a shell sources the file,
+  // it only registers _specdec.
   return text + "if [ \"$funcstack[1]\" = _specdec ]; then\n  _specdec \"$@\"\nelse\n  compdef _specdec specdec\nfi\n";
 }
 

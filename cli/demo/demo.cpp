@@ -71,7 +71,7 @@ class Demo {
   }
 
  private:
-  // Output
+  // ---- output ----
   void begin(const char* name) {
     name_ = name;
     started_ = clock_.seconds();
@@ -86,7 +86,7 @@ class Demo {
   }
   void check(const std::string& what, bool holds) { checks_.push_back({what, holds}); }
 
-  // Child processes
+  // ---- child processes ----
   Json run_json(std::vector<std::string> arguments, const std::vector<int>& allowed = {0}, int* code = nullptr) {
     arguments.insert(arguments.begin(), "--json");
     const ChildResult child = run_child(global_.program, arguments, {log_});
@@ -147,7 +147,7 @@ class Demo {
             "--seed",       std::to_string(options_.seed)};
   }
 
-  // The steps of the demo
+  // ---- steps ----
   void prepare() {
     const bool earlier =
         check_output_directory(out_, {.flag = "--out", .command = "specdec demo", .results = {{"demo.marker", ""}}});
@@ -242,7 +242,7 @@ class Demo {
                                           out_ / "store",
                                           "--channel",
                                           "production"};
-    // If the gate did not pass, its check has failed, but the rest of the demo is still worth showing.
+    // After a failed gate the demo goes on, because its other steps are still worth showing.
     if (first_code_ != 0) arguments.push_back("--allow-failed");
     const Json packaged = run_json(arguments);
     say("sha256-" + packaged.at("digest").get<std::string>().substr(0, 12) + " → production" +
@@ -270,8 +270,8 @@ class Demo {
     say(verdict.at("verdict").get<std::string>());
   }
 
-  // K is fixed, because with an automatic K a busy machine may stop drafting, and then the monitor has no acceptance to
-  // judge.
+  // K is fixed, because the automatic choice may stop drafting on a busy machine, and the monitor would have no
+  // acceptance to judge.
   std::vector<std::string> serve_arguments() const {
     return {"--log-format", "text",      "serve", channel(), "--port", "0",        "--dtype",
             "fp32",         "--threads", "1",     "--k",     "2",      "--record", out_ / "recorded"};
@@ -287,8 +287,8 @@ class Demo {
     return run_json(arguments, {0, 3, 4, 5}, code);
   }
 
-  // Asks four questions, both of the server with the draft and of `generate` without one. Returns the number of equal
-  // answers.
+  // Asks four questions, each both of the server with the draft and of `generate` without a draft. Returns the number
+  // of equal answers.
   int64_t compare_greedy(const std::string& url) {
     int64_t same = 0;
     for (int64_t i = 0; i < 4; ++i) {

@@ -122,7 +122,7 @@ void write_untrained_draft(const fs::path& target, uint64_t seed, const fs::path
     std::vector<float> values(n, 1.0f);
     if (name.find("norm") != std::string::npos) return values;
     PhiloxStream random(seed, ++stream);
-    for (float& x : values)  // Box–Muller
+    for (float& x : values)  // normally distributed, by Box–Muller
       x = static_cast<float>(0.02 * std::sqrt(-2.0 * std::log(random.uniform())) *
                              std::cos(2.0 * std::numbers::pi * random.uniform()));
     return values;

@@ -26,7 +26,7 @@ struct DemoCheck {
   std::string check;
   bool holds = false;
 };
-// What `specdec demo --json` prints.
+// The object that `specdec demo --json` prints.
 struct DemoResult {
   bool passed = false;
   std::vector<StoryStep> story;

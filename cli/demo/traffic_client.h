@@ -14,7 +14,7 @@ struct TrafficFigures {
 };
 
 // Sends `count` questions of the given edition, starting with conversation `first`. Each request carries its domain.
-// Requests are sent one at a time, because with batches of four the draft would gain little on two cores. Throws
+// Requests are sent one at a time, because in batches of four the draft would speed up little on two cores. Throws
 // Error(kNetwork) if an answer fails.
 TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first, int64_t count, DemoEdition edition);
 

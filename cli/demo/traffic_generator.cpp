@@ -62,8 +62,8 @@ const std::array<Domain, 4> kDomains = {{
         "matt glossy white wet even pale"}}}},
 }};
 
-// Sentence patterns of an answer. N, V and A stand for words of the topic, a lower-case letter in braces for a word of
-// the list with this letter (list_of), and the rest is literal.
+// Sentence patterns of an answer. N, V and A stand for a noun, verb or adjective of the topic. A lower-case letter in
+// braces stands for a word of the list with this letter (list_of). The rest is literal.
 const std::array<const char*, 10> kFirstFrames = {
     "{o} V {d} A N {p} {d} N .",
     "{o} V {d} N and V {d} A N .",
@@ -151,8 +151,8 @@ class Writer {
     return item;
   }
 
-  // Picks a word. Its weight in the first edition is 4 + the number of words after it, so that earlier words are
-  // likelier. In the updated edition its weight is 4 + the number of words before it.
+  // Picks a word of a list at random. In the first edition a word has the weight 4 + the number of words after it, so
+  // earlier words are likelier. In the updated edition the weight is 4 + the number of words before it.
   std::string pick(const char* list) {
     const std::vector<std::string> all = words(list);
     double total = 0;

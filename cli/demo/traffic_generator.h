@@ -1,7 +1,7 @@
 // Generates the demo's production traffic: support, kitchen, travel and workshop conversations written by a small
 // grammar. Every domain has topics. Which words may follow a function word depends on the topic, which was named many
-// tokens before, so a bigram draft cannot predict them but a one-layer transformer can. There are two editions: the
-// updated edition has other words and sentence patterns, in the style of the target after its "overnight update".
+// tokens before, so a one-layer transformer can predict these words but a bigram draft cannot. There are two editions:
+// the updated edition has other words and sentence patterns, in the style of the target after its "overnight update".
 #pragma once
 
 #include <cstdint>

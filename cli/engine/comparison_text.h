@@ -1,4 +1,4 @@
-// Words a comparison of drafts (schema specdec.distill_comparison/1) for people.
+// Formats a comparison of drafts (schema specdec.distill_comparison/1) as text for people.
 #pragma once
 
 #include <string>

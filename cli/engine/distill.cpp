@@ -67,15 +67,15 @@ std::string table(const Json& r, const std::string& out) {
   return text + "draft        " + out + "/draft\nreport       " + out + "/report.html\n" + next();
 }
 
-// Training constantly allocates and frees blocks of hundreds of MB. The C library returns each freed block to the
-// system, which zeroes the pages of the next block: with a vocabulary of 152k this took nearly half of the time. With
-// huge pages zeroing costs little, and LibTorch uses huge pages for large blocks if this variable is set
-// (c10/core/impl/alloc_cpu.cpp). Keeping freed blocks instead is as fast, but they often do not fit the next request,
-// and the process grew to four times the memory that it used.
+// Makes LibTorch use huge pages for large blocks, if the user has not decided otherwise (THP_MEM_ALLOC_ENABLE,
+// c10/core/impl/alloc_cpu.cpp). Training constantly allocates and frees blocks of hundreds of MB. The C library returns
+// each freed block to the system, which then zeroes the pages of the next block; with a vocabulary of 152k, zeroing
+// small pages took nearly half of the training time. Keeping freed blocks in the process is as fast, but few of them
+// fit a later request, and the process grew to four times the memory in use.
 void take_huge_pages() { ::setenv("THP_MEM_ALLOC_ENABLE", "1", 0); }
 
-// Asks the endpoint that --teacher names for the labels of all rows, which are kept beside the run. Labels that are
-// complete are used again without asking, unless the options ask for others.
+// Asks the endpoint that --teacher names for the labels of all rows and stores them beside the run. Complete labels of
+// an earlier call are reused without asking again, unless the options differ.
 void label_first(const Global& global, distill::DistillOptions& options) {
   distill::LabelOptions o;
   o.data = options.data;
@@ -96,7 +96,7 @@ void label_first(const Global& global, distill::DistillOptions& options) {
   options.teacher = "labels:" + o.out;
 }
 
-// Only rank 0 prints results and notes. All ranks print the error that ends them.
+// Silences this rank. Only rank 0 prints results and notes, but every rank prints the error that ends it.
 void be_quiet(const Global& global) {
   if (std::freopen("/dev/null", "w", stdout) == nullptr) throw Error(ErrorKind::kIo, "/dev/null cannot be opened");
   set_log_sink([&global](LogLevel level, const std::string& message) {
@@ -104,15 +104,16 @@ void be_quiet(const Global& global) {
   });
 }
 
-// The processes of one machine share its cores, unless the launcher or the user has said how.
+// Divides the cores of a machine among its processes, unless the launcher or the user has set the number of threads.
 void share_cores(const parallel::Launch& launch, distill::DistillOptions& options) {
   if (launch.local_ranks == 1 || options.device.threads > 0 || std::getenv("OMP_NUM_THREADS")) return;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   options.device.threads = std::max(1, cores / launch.local_ranks);
 }
 
-// Finds the models that the options name. A directory with a tokenizer and no weights is a valid target for --loss ce.
-// Any other target (a directory without a tokenizer, a hub name or a package) is resolved here.
+// Replaces the names of models in the options by local directories. A target that is a directory with a tokenizer is
+// left as it is, because --loss ce also accepts a target without weights. Any other target (a hub name, a package, or a
+// directory without a tokenizer) must resolve to a model with weights. Drafts "model:…" are resolved, too.
 void resolve_models(distill::DistillOptions& options) {
   if (!std::filesystem::exists(std::filesystem::path(options.target) / "tokenizer.json"))
     options.target = resolve_model(options.target).directory.string();
@@ -126,8 +127,8 @@ void resolve_models(distill::DistillOptions& options) {
   for (std::string& draft : options.compared) resolve_draft(draft);
 }
 
-// Forecasts the run, or compares kinds of drafts, instead of training one. The gate's own measurements
-// (deploy/validate) give the speed; distill knows nothing of them.
+// Forecasts the run, or compares kinds of drafts, instead of training a draft. The speed is measured by functions of
+// deploy/validate that are passed in, because distill must not depend on deploy.
 int run_study(const Global& global, const distill::DistillOptions& options, const Clock& clock) {
   const ProgressFn progress = make_progress(global);
   distill::StudyTools tools{{}, clock, progress};
@@ -169,7 +170,7 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
                                        std::to_string(launch.ranks) + " were started: leave the launcher out");
   const SystemClock clock;
   const auto on_lost = [&global](const Error& error) { std::_Exit(report_error(error, global, "distill")); };
-  // Every rank says what it waits for, because only it knows.
+  // Every rank reports what it waits for, because no other rank knows that.
   const auto on_wait = [](const std::string& what) { say("specdec: " + what, LogLevel::kWarn); };
   const parallel::Ranks ranks(launch,
                               {.on_lost = on_lost,
@@ -177,7 +178,7 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
                                .next = "the same command with --resume goes on from the last checkpoint"},
                               clock);
   return ranks.together([&] {
-    if (ranks.is_first()) distill::check_output(options);  // before a target is downloaded
+    if (ranks.is_first()) distill::check_output(options);  // checked before a target is downloaded
     resolve_models(options);
     if (std::filesystem::exists(std::filesystem::path(options.target) / "tokenizer.json"))
       options.tokenizer_end = deploy::tokenizers_end(options.target);

@@ -1,5 +1,5 @@
-// The part of `specdec doctor` that needs LibTorch: checks the GPUs and prints what it found, in JSON, for the program
-// that started it (cli/doctor.cpp).
+// The part of `specdec doctor` that needs LibTorch: checks the GPUs and prints the findings as JSON, which
+// cli/doctor.cpp in the parent process reads.
 #include "base/clock.h"
 #include "cli/engine/runners.h"
 #include "cli/output.h"

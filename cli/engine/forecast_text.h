@@ -1,4 +1,4 @@
-// Words a forecast (schema specdec.distill_forecast/1) for people.
+// Formats a forecast (schema specdec.distill_forecast/1) as text for people.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Runs a target over a data directory and writes its answers.
+// Runs a target over a data directory and writes the labels for training (base/schema/label_index.h).
 #include "base/clock.h"
 #include "base/model_directory.h"
 #include "cli/data_label.h"

@@ -1,4 +1,4 @@
-// `specdec-engine`: the same command line with the runners that need LibTorch.
+// `specdec-engine`: has the same command line as `specdec`, and the runners that need LibTorch.
 #include "cli/engine/runners.h"
 #include "cli/engine/tensor_rank.h"
 #include "cli/program.h"

@@ -18,8 +18,7 @@ namespace specdec::cli {
 int run_serve(const Global& global, const deploy::ServeOptions& options) {
   const SystemClock clock;
   deploy::ServeHooks hooks;
-  // The address is the command's result, which scripts wait for, so it is printed whatever the verbosity. Warnings
-  // follow --log-format.
+  // Scripts wait for the line with the address, so it is printed whatever the verbosity. Warnings follow --log-format.
   hooks.on_note = [&global](const std::string& line) {
     constexpr const char kWarning[] = "warning: ";
     if (line.rfind(kWarning, 0) == 0) return log(LogLevel::kWarn, line.substr(sizeof kWarning - 1));
@@ -31,7 +30,8 @@ int run_serve(const Global& global, const deploy::ServeOptions& options) {
   hooks.progress = make_progress(global);
   hooks.reload_asked = take_reload_request;
   hooks.rank_command = tensor_rank_command(global);
-  // All ranks are on this machine, whatever the environment says of other ones. It is set before there are threads.
+  // Makes NCCL use the loopback interface, because all ranks are on this machine, even if the environment is set up for
+  // several machines. Called before any thread starts, because setenv() is not thread-safe.
   if (options.tensor_parallel > 1) ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
   hooks.on_lost = [&global](const Error& error) { std::_Exit(report_error(error, global, "serve")); };
   const deploy::ServeOutcome outcome = deploy::run_serve_command(options, hooks, clock);

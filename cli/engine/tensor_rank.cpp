@@ -25,17 +25,17 @@ std::vector<std::string> tensor_rank_command(const Global& global) {
 bool is_tensor_rank(int argc, char** argv) { return argc == 4 && std::strcmp(argv[1], kName) == 0; }
 
 int run_tensor_rank(char** argv) {
-  // The server decides when its ranks end: it may answer requests for a while after a stop. If it is gone, its socket
-  // is closed.
+  // The server decides when its ranks end, because it may answer requests for a while after a stop signal. If the
+  // server dies, its socket is closed, which ends the rank.
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) std::signal(number, SIG_IGN);
   Global global;
   global.log_format = argv[2];
   install_log(global);
-  set_log_sink([](LogLevel level, const std::string& message) {  // the server says the same of its own share
+  set_log_sink([](LogLevel level, const std::string& message) {  // only errors, because the server logs the rest itself
     if (level == LogLevel::kError) say(message, level);
   });
   const auto work = [&] {
-    const auto on_lost = [](const Error& error) { std::_Exit(exit_code(error.kind())); };  // the server tells why
+    const auto on_lost = [](const Error& error) { std::_Exit(exit_code(error.kind())); };  // the server reports why
     return deploy::run_tensor_rank(std::atoi(argv[3]), on_lost) ? 0 : exit_code(ErrorKind::kNetwork);
   };
   return run_reported(work, global, "serve");

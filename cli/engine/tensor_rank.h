@@ -1,5 +1,5 @@
-// The processes of `serve --tensor-parallel` other than the server: `specdec-engine tensor-rank LOG_FORMAT SOCKET`,
-// which only the server starts. So it is not among the commands of the command line.
+// The processes of `serve --tensor-parallel` other than the server: `specdec-engine tensor-rank LOG_FORMAT SOCKET`.
+// Only the server starts them, so tensor-rank is not among the commands of the command line.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace specdec::cli {
 
-// Returns the program and its first arguments; the number of a socket follows.
+// Returns the program and its first arguments, to which the caller appends the number of the socket.
 std::vector<std::string> tensor_rank_command(const Global& global);
 bool is_tensor_rank(int argc, char** argv);
-// Does what the server asks until the server ends. Returns the exit code.
+// Executes the server's requests until the server ends. Returns the exit code.
 int run_tensor_rank(char** argv);
 
 }  // namespace specdec::cli

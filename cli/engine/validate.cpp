@@ -18,8 +18,8 @@ namespace {
 
 constexpr size_t kStepSummary = 1 << 20;  // the largest summary that GitHub accepts from one step, in bytes
 
-// Appends `text` to the file that the environment variable names, because other steps of the job write to it too. Does
-// nothing if the variable is not set.
+// Appends `text` to the file that the environment variable `variable` names; other steps of the job write to the same
+// file. Does nothing if the variable is not set.
 void append_to(const char* variable, const std::string& text) {
   const char* path = std::getenv(variable);
   if (!path || !*path) return;
@@ -28,8 +28,8 @@ void append_to(const char* variable, const std::string& text) {
   if (!file.flush()) throw Error(ErrorKind::kIo, std::string(path) + " (" + variable + "): write failed");
 }
 
-// Reports the result to GitHub Actions if this process runs in one of its jobs. Annotations go to stderr, which the
-// runner also reads, because stdout carries the result.
+// Reports the result to GitHub Actions if this process runs in one of its jobs. Annotations go to stderr, which GitHub
+// also reads, because stdout carries the result.
 void tell_github(const deploy::Validation& v, const std::string& directory) {
   const char* there = std::getenv("GITHUB_ACTIONS");
   if (!there || std::string(there) != "true") return;

@@ -81,8 +81,8 @@ const std::map<std::string, std::string> kNext = {
      "name monitoring/specdec-rules.yml in Prometheus' rule_files; import monitoring/specdec-dashboard.json into "
      "Grafana"}};
 
-// Returns a JSON string, which is also a basic string of TOML and a double-quoted scalar of YAML. Throws Error(kUsage)
-// for control characters and invalid UTF-8.
+// Quotes `value` as a JSON string, which TOML (basic string) and YAML (double-quoted scalar) read in the same way.
+// Throws Error(kUsage) for control characters and invalid UTF-8.
 std::string quoted(const std::string& flag, const std::string& value) {
   if (std::any_of(value.begin(), value.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
     throw Error(ErrorKind::kUsage, flag + ": a control character cannot be written into the files, found " +
@@ -100,8 +100,9 @@ std::string quoted_list(const std::string& flag, const std::vector<std::string>&
   return "[" + text + "]";
 }
 
-// unit_path() and unit_word() escape a path for systemd.syntax(7): % begins a specifier, and a quoted word takes C
-// escapes. WorkingDirectory= takes the rest of the line literally, so it needs only unit_path().
+// Both functions escape a path for systemd.syntax(7). unit_path() escapes %, which begins a specifier; unit_word() also
+// applies C escapes for a quoted word. WorkingDirectory= takes the rest of the line literally, so it needs only
+// unit_path().
 std::string unit_path(const std::string& path) {
   std::string text;
   for (const char c : path) text += c == '%' ? "%%" : std::string(1, c);
@@ -115,18 +116,19 @@ std::string unit_word(const std::string& path) {
   return '"' + text + '"';
 }
 
-// Returns a line NAME=value of a unit, in which $ is an ordinary character.
+// Returns a line Environment="NAME=value" of a systemd unit, in which $ is an ordinary character.
 std::string unit_environment(const std::string& assignment) {
   std::string text;
   for (const char c : unit_path(assignment)) text += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
   return "Environment=\"" + text + "\"\n";
 }
 
-// Returns the lines of a unit that give its processes what this one has from the environment: on-drift in specdec.toml
-// names specdec without its directory, and LOOP.toml may name a launcher of the Python environment.
+// Returns the lines of a systemd unit that set PATH and SPECDEC_TORCH_LIB. PATH has the directory of specdec, because
+// specdec.toml runs `specdec` without its directory (on-drift), and the directory of torchrun, because LOOP.toml may
+// name it as the launcher.
 std::string unit_environment(const InitProgram& program) {
   std::string path = fs::path(program.path).parent_path().string();
-  // torch/lib lies in PREFIX/lib/python3.N/site-packages.
+  // `torch` is PREFIX/lib/python3.N/site-packages/torch/lib, so PREFIX is five levels up.
   fs::path prefix = program.torch;
   for (int up = 0; up < 5 && !prefix.empty(); ++up) prefix = prefix.parent_path();
   if (std::error_code none; !prefix.empty() && fs::exists(prefix / "bin/torchrun", none))
@@ -155,13 +157,14 @@ std::string fill(const std::string& text, const std::map<std::string, std::strin
   return filled;
 }
 
-// Returns the package that is served and monitored. Candidates are tried beside the package in production, so for the
-// channel "candidate" this is the package in production.
+// Returns the package that is served and monitored: the one in the channel o.channel. But if that is "candidate", it is
+// the package in "production", beside which the candidate is tried.
 std::string watched(const InitOptions& o) {
   return o.store + ":" + (o.channel == "candidate" ? "production" : o.channel);
 }
 
-// Returns the directory that `serve --record` has to fill for the loop to find its logs: that of the first pattern.
+// Returns the directory to which `serve --record` must write, so that the loop finds the recorded logs: the directory
+// of the first log pattern.
 std::string recorded(const InitOptions& o) {
   const fs::path pattern = o.logs.front(), parent = pattern.parent_path();
   const bool is_plain = !parent.empty() && parent.string().find_first_of("*?[") == std::string::npos;
@@ -181,16 +184,17 @@ bool has_logs(const InitOptions& o) {
                      [&](const std::string& pattern) { return matches(o.directory / pattern); });
 }
 
-// Returns the path as it is seen from the directory that is written, where paths in the files begin. A path that
-// exists there, or not here either, stays: it may be a hub's name, or a file of later.
+// Converts `path` from relative to the current directory to relative to `directory`, where the written files are.
+// Returns `path` unchanged if it exists in `directory`, and also if it exists in neither place: then it may be a hub
+// name, or a file that is created later.
 std::string seen_from(const fs::path& directory, const std::string& path) {
   if (path.empty() || fs::path(path).is_absolute() || matches(directory / path) || !matches(path)) return path;
   const fs::path here = fs::absolute(path).lexically_normal(), there = fs::absolute(directory).lexically_normal();
   return here.lexically_relative(there.has_filename() ? there : there.parent_path()).string();
 }
 
-// Returns the options with every path as it is seen from the directory that is written, and the source that belongs to
-// the logs if none is given.
+// Returns the options with every path relative to the directory that is written, and with the acceptance records beside
+// the logs as the source if no source is given.
 InitOptions settled(InitOptions o) {
   o.target = seen_from(o.directory, o.target);
   for (std::string& log : o.logs) log = seen_from(o.directory, log);
@@ -202,21 +206,22 @@ InitOptions settled(InitOptions o) {
   return o;
 }
 
-// Returns the image for machines with a GPU: that for CPUs with "-cuda" after its tag, as the Dockerfile names it.
+// Returns the image for machines with a GPU: the name of the CPU image with "-cuda" appended to its tag, as the
+// Dockerfile names it.
 std::string cuda_image(const InitOptions& o) {
   if (!o.cuda_image.empty()) return o.cuda_image;
   return o.image.find('@') == std::string::npos ? o.image + "-cuda" : o.image;
 }
 
-// Returns the first step for Kubernetes: to push the image and name its registry. "" if the image's name has a registry
-// already, so that a cluster finds it.
+// Returns the first step for Kubernetes, which is to push the image and name its registry. Returns "" if the image's
+// name already has a registry.
 std::string image_step(const InitOptions& o) {
   if (o.image.find('/') != std::string::npos) return "";
   return "build and push the image (docs/install.md), and give its name: specdec init --image REGISTRY/" + o.image +
          " --force; then ";
 }
 
-// Returns a warning for paths that a copy of this directory does not hold.
+// Returns a warning about paths outside of this directory, because a copy of the directory would not contain them.
 std::string outside_step(const InitOptions& o) {
   std::vector<std::string> outside;
   const auto add = [&](const std::string& path) {
@@ -231,7 +236,7 @@ std::string outside_step(const InitOptions& o) {
          " not in this directory: copy what is there into it, and run init again with paths in this directory)";
 }
 
-// Returns what to do next with the files of a part. Without logs the loop cannot run, so recording comes first.
+// Returns what the user does next with the files of a part. Without logs the loop cannot run, so recording comes first.
 std::string next_step(const InitOptions& o, const std::string& part) {
   const std::string recording = has_logs(o)
                                     ? ""
@@ -335,7 +340,7 @@ std::vector<InitFile> init_files(const InitOptions& given, const InitProgram& pr
                       part + "'");
   if (o.logs.empty() || o.sources.empty()) throw Error(ErrorKind::kUsage, "--logs and --source: expected at least one");
   const std::string directory = fs::absolute(o.directory).lexically_normal().string();
-  quoted("DIR", directory);  // only checks: unit files must not contain control characters, either
+  quoted("DIR", directory);  // called only for its check: unit files must not contain control characters either
   quoted("SPECDEC_TORCH_LIB", program.torch);
   const std::map<std::string, std::string> values = {{"TARGET", quoted("--target", o.target)},
                                                      {"LOGS", quoted_list("--logs", o.logs)},
@@ -426,7 +431,8 @@ void add_init(Cli& cli) {
       "  specdec init /srv/draft --target org/name --logs '/var/lib/specdec/recorded/*.jsonl' --only loop,systemd\n"
       "Exit codes: 0 done, files that differ are kept; 2 a value that cannot be written.");
   sub->callback([&cli, o, sub] {
-    // The defaults are places in the directory that is written, whatever is here.
+    // Paths given as flags are relative to the current directory; the defaults are relative to the directory that is
+    // written.
     for (const auto& [flag, path] : {std::pair{"--work", &o->work}, {"--store", &o->store}, {"--state", &o->state}})
       if (sub->count(flag) > 0) *path = seen_from(o->directory, *path);
     cli.selected = [&cli, o] { return run_init(cli.global, *o); };

@@ -26,7 +26,7 @@ struct InitOptions {
 };
 
 struct InitFile {
-  std::filesystem::path path;  // relative to the directory
+  std::filesystem::path path;  // relative to InitOptions::directory
   std::string part, text;
 };
 
@@ -40,10 +40,10 @@ struct InitProgram {
   std::string path, torch = "";
 };
 
-// Returns the files to write, with every value quoted as its format requires. In the files, relative paths begin at
-// options.directory. So a relative path that exists in the current directory but not in options.directory is rewritten
-// to lead there from options.directory. Throws Error(kUsage) for values that the formats cannot hold (control
-// characters, invalid UTF-8), invalid channel names and unknown parts.
+// Returns the files to write, with every value quoted as its format requires. Relative paths in the files are relative
+// to options.directory, so a relative path that exists in the current directory but not in options.directory is
+// rewritten. Throws Error(kUsage) for values that the formats cannot hold (control characters, invalid UTF-8), invalid
+// channel names and unknown parts.
 std::vector<InitFile> init_files(const InitOptions& options, const InitProgram& program);
 
 // Writes one file. Returns "written", "unchanged", "replaced" (with force), or "kept" if a file with other text exists

@@ -36,7 +36,8 @@ std::string command_of(const std::string& stage) {
   return stage;
 }
 
-// Returns the LOOP.toml setting that multiplies the training limit of this run by four; "4h" if it had no limit.
+// Returns the LOOP.toml setting that makes the limit of this training four times as large, or the limit "4h" if the
+// training had none.
 std::string train_longer(const Json& trained) {
   const Json options = part(trained, "options");
   if (const double seconds = real(options, "time_limit_seconds"); seconds > 0)
@@ -47,14 +48,14 @@ std::string train_longer(const Json& trained) {
   return "[distill] time-limit = \"4h\"";
 }
 
-// True if the last measured checkpoint was the best one, so more training would have helped.
+// Returns whether the last measured checkpoint was the best one, which means that more training would have helped.
 bool still_rising(const Json& trained) {
   const Json training = part(trained, "training"), measured = part(part(training, "selection"), "measured");
   return measured.is_array() && !measured.empty() && measured.back().is_object() &&
          real(measured.back(), "step") == real(training, "kept_step");
 }
 
-// Returns the LOOP.toml setting of the limit in a command of distill.
+// Returns the LOOP.toml setting that corresponds to the training limit in a `specdec distill` command.
 std::string limit_of(const std::string& command) {
   for (const char* name : {"time-limit", "epochs", "max-steps"}) {
     const std::string flag = std::string(" --") + name + " ";
@@ -143,7 +144,7 @@ Advice advise(const LoopSettings& settings, const StageEnd& end, const Json& tra
   if (result.is_object() && stage == "distill") {
     const std::string reason = verdict_of(result) + ": " + words(result, "reason");
     if (exit_code == 3) return {reason, better_draft(settings, result)};
-    // A run that was too short for a verdict says how long one must be.
+    // A run that was too short for a verdict suggests a longer limit in "next".
     if (words(result, "next").starts_with("specdec distill ")) return {reason, limit_of(words(result, "next"))};
     return {reason, "[data] holdout = 0.2, or more logs"};
   }

@@ -38,7 +38,7 @@ void check_draft(const std::string& draft, const fs::path& target) {
 
 void check_stage(const LoopSettings& settings, const std::string& stage, const std::vector<std::string>& arguments) {
   std::vector<std::string> line = arguments;
-  // The stages run beside LOOP.toml, and so do they read their settings file.
+  // The stages run in the directory of LOOP.toml, so a relative SPECDEC_CONFIG is relative to that directory.
   if (const char* file = std::getenv("SPECDEC_CONFIG"); file && *file)
     line.insert(line.begin(), {"--config", (settings.file.parent_path() / file).string()});
   try {

@@ -1,4 +1,5 @@
-// Checks a loop before it begins, so that a mistake is found now and not hours later, when its stage starts.
+// Checks a loop before it begins, so that a mistake is reported at once and not hours later, when the affected stage
+// starts.
 #pragma once
 
 #include <filesystem>
@@ -13,8 +14,8 @@ namespace specdec::cli {
 // and the stage's table.
 void check_stage(const LoopSettings& settings, const std::string& stage, const std::vector<std::string>& arguments);
 
-// Checks that `work` and `store` can be written and that the draft can be made of the target in this directory. The
-// errors name LOOP.toml and the key.
+// Checks that `work` and `store` are writable and that the draft can be derived from the target in directory `target`.
+// The errors name LOOP.toml and the key.
 void check_places(const LoopSettings& settings, const std::filesystem::path& target);
 
 }  // namespace specdec::cli

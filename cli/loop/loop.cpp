@@ -41,13 +41,13 @@ namespace {
 struct Stage {
   std::string name;
   std::vector<std::string> arguments;
-  fs::path output;                         // must exist after the stage
-  std::vector<std::string> launcher = {};  // what starts the stage's processes; empty = it is one process
-  std::string directory = "";              // in the run's directory, where the stage writes; "" = elsewhere
-  std::string key = "";                    // cli/loop/runs.h
+  fs::path output;                         // this path must exist after the stage
+  std::vector<std::string> launcher = {};  // command that starts the stage's processes; empty = one process
+  std::string directory = "";              // subdirectory of the run that the stage writes; "" = it writes elsewhere
+  std::string key = "";                    // digest of the stage's settings (cli/loop/runs.h)
 };
 
-// How often a stage under a launcher is started again after processes of it were lost.
+// How often a stage with a launcher is restarted after some of its processes were lost.
 constexpr int kMostRestarts = 3;
 
 Json parse_result(const std::string& output) {
@@ -57,7 +57,8 @@ Json parse_result(const std::string& output) {
   return value.is_discarded() ? Json(nullptr) : value;
 }
 
-// Returns a run's log from `offset` on, at most its last 64 KiB, which are enough to find the last error.
+// Returns the part of a run's log from `offset` on, at most the last 64 KiB, which are enough to contain the last
+// error.
 std::string log_since(const fs::path& log, uint64_t offset) {
   constexpr uint64_t kMostBytes = 64 << 10;
   if (!fs::exists(log)) return "";
@@ -83,15 +84,16 @@ RunInputs run_inputs(const LoopSettings& s, const ResolvedModel& target, const s
   return inputs;
 }
 
-// True if the writer that a log names is the target, identified by its fingerprint (as `serve --record` writes it) or
-// by its name (as gateways do).
+// Returns whether the logs name the target as the writer of the answers: by its fingerprint (as `serve --record` does)
+// or by its name (as gateways do).
 bool is_target(const std::string& writer, const RunInputs& inputs) {
   const std::string whole = inputs.target.substr(0, inputs.target.find('@'));
   return (writer.size() >= 12 && inputs.target_id.starts_with(writer)) || writer == whole ||
          writer == fs::path(whole).filename();
 }
 
-// True if the logs say that another model than the target wrote answers in the data directory.
+// Returns whether the data directory has answers that were written by another model than the target, according to the
+// logs.
 bool written_by_another(const fs::path& data, const RunInputs& inputs) {
   const ShardIndex index = shard_index_from_json(read_json(data / "index.json"), (data / "index.json").string());
   if (index.written_by != "unknown" && index.written_by != "target" && !is_target(index.written_by, inputs))
@@ -103,8 +105,8 @@ bool written_by_another(const fs::path& data, const RunInputs& inputs) {
                      [&](const auto& w) { return !w.first.empty() && !is_target(w.first, inputs); });
 }
 
-// The stages of one run, in order. Distill and validate read the ingested or the regenerated data, depending on who
-// wrote the ingested answers.
+// The stages of one run, in order. Distill and validate read the regenerated data if another model wrote the ingested
+// answers, else the ingested data.
 class Stages {
  public:
   Stages(const LoopSettings& settings, const RunInputs& inputs, fs::path run)
@@ -117,7 +119,7 @@ class Stages {
     return written_by_another(data(), inputs_) ? Regenerate::kYes : Regenerate::kNo;
   }
 
-  // Returns the data that distill learns from; known after the stage `data`.
+  // Returns the data directory that distill learns from; known once the stage `data` is done.
   fs::path learnt() const { return regenerates() == Regenerate::kYes ? run_ / "regenerated" : data(); }
 
   std::vector<Stage> all() const {
@@ -127,7 +129,7 @@ class Stages {
     std::vector<std::string> ingest = {"--json", "data", "ingest"};
     ingest.insert(ingest.end(), s_.logs.begin(), s_.logs.end());
     ingest.insert(ingest.end(), {"--target", s_.target, "--out", data()});
-    // names are hashed with the same salt in every run
+    // Every run uses the same salt, so that a name gets the same hash in every run.
     if (!has_flag("data", "--salt")) ingest.insert(ingest.end(), {"--salt", s_.work / "salt"});
     std::vector<std::string> distill = {"--json", "distill", "--target", s_.target, "--data",
                                         learnt,   "--draft", s_.draft,   "--out",   trained};
@@ -159,7 +161,7 @@ class Stages {
     return arguments;
   }
 
-  // Returns a digest of what LOOP.toml says of the stage and of `before`, the key of the stage before it.
+  // Returns a digest of the stage's settings in LOOP.toml and of `before`, the key of the stage before it.
   std::string key_of(const std::string& stage, const std::string& before) const {
     Json settings = Json::array({before, stage, with(stage, {})});
     if (stage == "distill") settings.push_back(s_.draft);
@@ -250,15 +252,15 @@ std::string result_file(const fs::path& run) {
   return fs::exists(file) ? read_file(file) : "";
 }
 
-// Shows a line of a stage's log: its progress and warnings, not what it is told beside them.
+// Shows a line of a stage's log if it is progress or a warning; other log lines and errors are not shown here.
 void hand_on(const Stage& stage, const std::string& line) {
   for (const char* silent : {"info: ", "debug: ", "specdec: error: "})
     if (line.starts_with(silent)) return;
   say(stage.name + ": " + line, line.starts_with("warning: ") ? LogLevel::kWarn : LogLevel::kInfo);
 }
 
-// Runs one stage. Its stderr goes to the run's log, from which progress and warnings are shown, or, with -v, to that of
-// this process in the same format.
+// Runs one stage. Its stderr is written to the run's log, and progress and warnings of it are shown. With -v, stderr
+// goes to this process's stderr instead, in the same log format.
 ChildResult run_stage(const Global& global, const LoopSettings& settings, const Stage& stage, const fs::path& log) {
   const bool shown = global.verbosity > 0;
   std::vector<std::string> arguments = {"--log-format", shown ? global.log_format : "text"};
@@ -268,13 +270,14 @@ ChildResult run_stage(const Global& global, const LoopSettings& settings, const 
   if (global.verbosity == 0) errors.on_line = [&stage](const std::string& line) { hand_on(stage, line); };
   const fs::path directory = settings.file.parent_path();
   if (stage.launcher.empty()) return run_child(global.program, arguments, errors, directory);
-  std::vector<std::string> line = stage.launcher;  // env finds the launcher in PATH
+  std::vector<std::string> line = stage.launcher;  // /usr/bin/env finds the launcher in PATH
   line.push_back(global.program);
   line.insert(line.end(), arguments.begin(), arguments.end());
   const fs::path trained = stage.output.parent_path().parent_path();
   const std::string before = result_file(trained);
   ChildResult child = run_child("/usr/bin/env", line, errors, directory);
-  // A job in a queue prints where the queue wants it, so its result is in the file that it has written.
+  // A launcher that queues a job may not pass on the job's stdout, so the result is read from the file that the job
+  // wrote.
   if (const std::string after = result_file(trained); !parse_result(child.output).is_object() && after != before)
     child.output = after;
   child.exit_code =
@@ -282,11 +285,11 @@ ChildResult run_stage(const Global& global, const LoopSettings& settings, const 
   return child;
 }
 
-// Runs stage `index`, and again if processes of it were lost: it goes on from its last checkpoint.
+// Runs stage `index`, and starts it again if some of its processes were lost; it then resumes from its last checkpoint.
 ChildResult run_to_end(const Global& global, const LoopSettings& settings, const Stages& stages, size_t index,
                        const fs::path& log) {
   for (int restarts = 0;; ++restarts) {
-    const Stage stage = stages.all()[index];  // evaluated each time, because it says how the stage goes on
+    const Stage stage = stages.all()[index];  // evaluated each time, because its arguments depend on whether it resumes
     ChildResult child = run_stage(global, settings, stage, log);
     if (stage.launcher.empty() || child.exit_code != 75 || stop_requested() || restarts == kMostRestarts) return child;
     tell(global, log,
@@ -295,7 +298,8 @@ ChildResult run_to_end(const Global& global, const LoopSettings& settings, const
   }
 }
 
-// Returns how the training on this data is certain to end: with too few held-out conversations for a verdict.
+// Returns the end of the distill stage if it is certain beforehand, because too few conversations are held out for a
+// verdict.
 std::optional<StageEnd> certain_end(const fs::path& learnt) {
   const data::ShardReader reader(learnt);
   std::set<std::string> conversations;
@@ -311,8 +315,8 @@ std::optional<StageEnd> certain_end(const fs::path& learnt) {
                   .ran = false};
 }
 
-// Removes what a stage wrote with other settings: its directory in the run's, and files named after it. They are
-// renamed first, because they must not be half removed.
+// Removes what a stage wrote with other settings: `directory` in the run's directory, and files named after it. They
+// are renamed first, so that a crash cannot leave them half removed.
 void remove_outputs(const fs::path& run, const std::string& directory) {
   std::vector<fs::path> paths;
   for (const auto& entry : fs::directory_iterator(run))
@@ -338,7 +342,7 @@ int run_stages(const Global& global, const LoopSettings& settings, const Stages&
     }
     if (state.began_otherwise(stage.name, stage.key)) remove_outputs(state.directory(), stage.directory);
     state.begin(stage.name, stage.key);
-    stage = stages.all()[i];  // it no longer resumes what was removed
+    stage = stages.all()[i];  // evaluated again: the removed outputs change its arguments
     const double start = clock.seconds();
     const uint64_t said_before = fs::exists(log) ? fs::file_size(log) : 0;
     const auto run = [&] {
@@ -372,7 +376,7 @@ int run_stages(const Global& global, const LoopSettings& settings, const Stages&
   return 0;
 }
 
-// Throws before anything is written for what a stage would refuse hours later.
+// Throws, before anything is written, for settings that a stage would reject hours later.
 void check_settings(const LoopSettings& settings) {
   const RunInputs none;
   for (const Stage& stage : Stages(settings, none, settings.work / "runs" / "new").all())
@@ -394,9 +398,9 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
     make_private_directory(settings.work);
     make_directories(settings.work / "runs");
     lock.emplace(settings.work / "lock");
-    // removes partial files of a killed run; the lock ensures that no process is writing them
+    // Removes the partial files of killed runs. No process is writing them, because this process holds the loop's lock.
     for (const fs::path& below : {settings.work, settings.work / "runs"}) remove_partials(below, 0);
-    for (const auto& entry : fs::directory_iterator(settings.work / "runs"))  // also in runs that are not continued
+    for (const auto& entry : fs::directory_iterator(settings.work / "runs"))  // also in runs that will not be continued
       if (entry.is_directory()) remove_partials(entry.path(), 0);
   }
   const RunInputs inputs = run_inputs(settings, target, given.target);

@@ -96,7 +96,7 @@ RunState::RunState(fs::path directory, const RunInputs& inputs, int64_t now) : d
 }
 
 bool RunState::began_otherwise(const std::string& stage, const std::string& key) const {
-  const auto begun = state_.find("begun");  // older versions did not write it
+  const auto begun = state_.find("begun");  // absent in states of older versions
   return begun != state_.end() && begun->is_object() && begun->value(stage, key) != key;
 }
 
@@ -172,7 +172,7 @@ std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, 
   for (const EarlierRun& run : runs)
     if (run.key == key) return key;
   for (const EarlierRun& run : runs) {
-    const int code = run.stopped_code;  // resuming does not help if the data or the settings are wrong
+    const int code = run.stopped_code;  // 2 and 7 mean wrong settings or data, which resuming does not fix
     const bool interrupted = run.verdict != kPromoted && (code == 0 || code == 8 || code >= 74);
     if (interrupted && run.has_data && run.target_id == inputs.target_id &&
         run.settings_sha256 == inputs.settings_sha256)
@@ -194,7 +194,7 @@ std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInp
     if (!run.reason.empty()) text += " (" + run.stopped_stage + ": " + run.reason + "; to change: " + run.change + ")";
     return text;
   };
-  // What these very logs gave comes before what others gave, even if both ended within the same second.
+  // A verdict on the same logs takes precedence over verdicts on other logs, even if both ended within the same second.
   for (const EarlierRun& run : runs)
     if (counts(run) && run.key == key && (cooling(run) || run.stopped_code != 4))
       return Refusal{run.stopped_code,
@@ -215,12 +215,12 @@ void remove_old_runs(const fs::path& work, const std::string& current, int64_t k
   int64_t kept = 1;
   for (const EarlierRun& run : earlier_runs(work))
     if (run.key != current && ++kept > keep) old.push_back(run.key);
-  for (const auto& entry : fs::directory_iterator(runs_of(work)))  // runs killed before they wrote a state
+  for (const auto& entry : fs::directory_iterator(runs_of(work)))  // adds runs killed before they wrote a state
     if (entry.path().filename() != current && entry.is_directory() && !fs::exists(entry.path() / "state.json"))
       old.push_back(entry.path().filename().string());
   for (const std::string& key : old) {
     const fs::path gone = runs_of(work) / (key + ".partial");
-    rename_file(runs_of(work) / key, gone);  // rename first: a run must not be half removed
+    rename_file(runs_of(work) / key, gone);  // renamed first, so that a crash cannot leave a run half removed
     remove_tree(gone);
   }
 }

@@ -12,8 +12,8 @@
 
 namespace specdec::cli {
 
-// The inputs of a run. key() is a digest of target_id and logs; it names the run. The settings are not part of it; they
-// are part of the keys of the stages.
+// The inputs of a run. key() is a digest of target_id and logs; it is the name of the run. The settings are not part of
+// key(); they are part of the keys of the stages (RunState).
 struct RunInputs {
   std::string target, target_id, target_commit;           // as given; fingerprint; commit of a hub name ("" = none)
   std::string settings_sha256;                            // digest of the bytes of LOOP.toml
@@ -32,7 +32,7 @@ struct StageEnd {
   double seconds = 0;
   Json result = nullptr;   // the stage's JSON, null if it gave none
   std::string error = "";  // the stage's error message; "" = none
-  bool ran = true;         // false if its end was certain before it started
+  bool ran = true;         // false if the stage was not started, because its end was certain
 };
 // Returns the end of a stage that printed `printed` on stdout and logged the error `logged` ("" = none). If `printed`
 // is the JSON of an error, the stage has no result, and StageEnd::error is the message of that JSON instead of
@@ -41,29 +41,29 @@ StageEnd stage_end(const std::string& stage, int exit_code, double seconds, cons
                    const std::string& logged);
 
 // Returns the exit code of a distill stage whose launcher ended with `launcher_code`. Launchers have codes of their own
-// for processes that fail, so what rank 0 printed counts. If it printed nothing and has left a checkpoint, it was
-// killed, and the same command goes on (75).
+// for failed processes, so the exit code in the JSON that rank 0 printed counts instead. If rank 0 printed nothing and
+// there is a checkpoint, the stage was killed and can be resumed, so the result is 75 ("try again").
 int launched_exit_code(int launcher_code, const Json& printed, bool has_checkpoint);
 
-// state.json of one run (schema "specdec.loop/1"): the stages that succeeded, and the verdict. It is written before and
-// after each stage. A stage has a key, a digest of its settings and of the key of the stage before it. It is skipped
-// only if it succeeded with this key and its output still exists, so a changed setting repeats its own stage and those
-// after it.
+// state.json of one run (schema "specdec.loop/1"): the stages that succeeded, and the verdict. The file is written
+// before and after each stage. Each stage has a key: a digest of the stage's settings and of the previous stage's key.
+// A stage is skipped only if it succeeded with the same key and its output still exists. So a changed setting repeats
+// the stage that it belongs to and all later stages.
 class RunState {
  public:
-  // Reads an existing state. If it is of other settings, its verdict no longer counts. Throws Error(kData) for a file
-  // that is not the state of this run.
+  // Reads an existing state. If the state was written with other settings, its verdict is dropped. Throws Error(kData)
+  // for a file that is not the state of this run.
   RunState(std::filesystem::path directory, const RunInputs& inputs, int64_t now);
 
   const std::filesystem::path& directory() const { return directory_; }
   const Json& json() const { return state_; }
   bool done(const std::string& stage, const std::string& key, const std::filesystem::path& output) const;
-  // True if the stage has begun with another key: what it has written is of no use.
+  // Returns whether the stage began earlier with another key, so that its output is useless.
   bool began_otherwise(const std::string& stage, const std::string& key) const;
-  // Records that the stage begins. With another key than before, forgets the stages after it, too.
+  // Records that the stage begins. If its key has changed, also forgets the stages after it.
   void begin(const std::string& stage, const std::string& key);
   void record(const std::string& stage, const std::filesystem::path& output, double seconds, const Json& result);
-  // These two end the run: with kPromoted, or with the stage that stopped it and its exit code.
+  // End the run: with the verdict kPromoted, or with the stage that stopped the run and its exit code.
   void promoted(int64_t now);
   void stopped(const StageEnd& end, int64_t now, const std::string& reason = "", const std::string& change = "");
 
@@ -80,8 +80,8 @@ struct EarlierRun {
   int64_t started = 0, ended = 0;                        // Unix seconds; 0 = unknown
   // Time when the state was last written. It orders runs that began in the same second.
   std::filesystem::file_time_type written;
-  int stopped_code = 0;                       // exit code of the stage that stopped it, 0 = none
-  bool has_data = false;                      // true if its data stage is done
+  int stopped_code = 0;                       // exit code of the stage that stopped the run, 0 = none
+  bool has_data = false;                      // true if the run's data stage is done
   bool ran = true;                            // false if stopped_stage was not even started
   std::string stopped_stage, reason, change;  // the stage that failed, why, and what to change (cli/loop/advice.h)
 
@@ -91,16 +91,18 @@ struct EarlierRun {
 // Returns the runs, newest first. Directories without a readable state are skipped.
 std::vector<EarlierRun> earlier_runs(const std::filesystem::path& work);
 
-// Returns the key of the run to continue: the run with this key, whatever its settings were, or else a run of the same
-// target and settings that was interrupted after its data stage. Such a run keeps the logs that it began with: logs
-// grow all the time, so a run on the newest logs would start over each time. Returns nullopt if a new run is needed.
+// Returns the key of the run to continue, nullopt if a new run is needed. First choice is the run with the key of
+// `inputs`, whatever its settings were. Second choice is a run of the same target and settings, with other logs, that
+// was interrupted after its data stage. It goes on with the logs that it began with: logs grow all the time, and a run
+// on the newest logs would have to start over.
 std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, const RunInputs& inputs);
 
-// The reason why no run may start now. One reason is a verdict on the same inputs; `exit_code` is then the exit code of
-// that verdict. An inconclusive verdict (4) counts only during the cooldown. The other reason is a verdict on other
-// logs of the same target and settings, less than `cooldown_s` seconds ago and with no promotion for this target since;
-// `exit_code` is then 75. Runs whose last stage was never started (EarlierRun::ran) do not count as the other reason,
-// because they cost nothing.
+// Why no run may start now. There are two possible reasons:
+// * A run with the same logs, target and settings ended with a verdict; `exit_code` is the exit code of that verdict.
+//   An inconclusive verdict (4) counts only during the cooldown.
+// * A run with other logs but the same target and settings ended with a verdict less than `cooldown_s` seconds ago, and
+//   no package for this target was promoted since; `exit_code` is 75. Runs whose last stage was never started
+//   (EarlierRun::ran) do not count, because they cost nothing.
 struct Refusal {
   int exit_code = 0;
   std::string reason;

@@ -19,7 +19,7 @@ namespace {
 std::string text_of(const toml::node& node, const std::string& where) {
   if (node.is_string()) {
     const std::string text = *node.value<std::string>();
-    // An argument of a command ends at a NUL, and the others would change what the plan shows.
+    // A NUL would cut off an argument, and other control characters would change how --plan is displayed.
     if (std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
       throw Error(ErrorKind::kConfig, where + ": expected no control characters");
     return text;
@@ -70,7 +70,7 @@ const LoopStage& stage_named(const std::string& name, const std::string& where) 
   throw Error(ErrorKind::kConfig, where + ": unknown table [" + name + "] (known: " + known + ")");
 }
 
-// Throws Error(kConfig) for a key that is no flag of the stage's command, which would refuse it hours later.
+// Throws Error(kConfig) for a key that is no flag of the stage's command; the command would fail only hours later.
 void check_keys(const toml::table& table, const LoopStage& stage, const Command& commands, const std::string& where) {
   std::vector<std::string> known;
   if (const Command* command = find_command(commands, stage.command))
@@ -91,7 +91,7 @@ void check_keys(const toml::table& table, const LoopStage& stage, const Command&
   }
 }
 
-// Checks what the stages would refuse only after those before them have run. Throws Error(kConfig).
+// Checks names that a stage would reject only after the stages before it have run. Throws Error(kConfig).
 void check_names(const LoopSettings& s, const std::string& where) {
   const auto as_setting = [&](const std::string& key, const auto& check) {
     try {

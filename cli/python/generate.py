@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """generate.py RESULTS OUT PROGRAM…: writes the generated half of the Python package to the folder OUT.
 
-RESULTS is docs/results.json, the JSON Schema of what the commands print, and PROGRAM… is the command that starts
-specdec, which is asked for its commands and flags (`specdec --json help`). The results are:
+RESULTS is docs/results.json, the JSON Schema of what the commands print. PROGRAM… is the command that starts specdec;
+it is run with `--json help` to list its commands and flags. The files written are:
 
   results.py    a dataclass for each object
   commands.py   a typed function for each command that prints an object
@@ -17,9 +17,10 @@ from pathlib import Path
 
 HEAD = '# Written by cli/python/generate.py. Changes belong into the program: its results and its flags.\n"""{}"""\n\n'
 SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
-# A member of one of these names would hide the type from the members after it.
+# A dataclass member with one of these names would hide the type of that name from the members after it.
 TYPES = ("bool", "dict", "float", "int", "list", "str")
-# Flags of the program itself that every function takes. The others make no sense here: --json is always given.
+# Flags of the program itself that every function takes. The program's other flags are useless here; --json is always
+# given.
 COMMON = ("config", "quiet", "verbose", "log_format")
 
 

@@ -1,5 +1,5 @@
 // Joins the request row and the response row of each batch item, in whatever order and from whatever files they come.
-// The first row of a pair waits on disk; in memory it takes a map entry of 48 bytes.
+// The row that comes first waits on disk; in memory, each waiting row takes a map entry of 48 bytes.
 #pragma once
 
 #include <functional>
@@ -23,8 +23,8 @@ class BatchJoin {
   explicit BatchJoin(const std::filesystem::path& directory) : waiting_rows_(directory) {}
 
   // Returns nothing for the first row of a pair, and the joined record (or why it is rejected) for the second row. A
-  // custom_id is unique only within one batch. If two requests or two responses with the same custom_id arrive before
-  // the other half, all rows with this custom_id are refused (ambiguous_id).
+  // custom_id is unique only within one batch. If two requests with the same custom_id arrive before a response (or two
+  // responses before a request), all rows with this custom_id are refused (ambiguous_id).
   std::optional<ParsedRow> add(const BatchHalf& half, std::string_view row, RowPlace place, const RowOptions& options);
 
   // Calls f(place, why) for each row whose other half never came, in the order of their places.

@@ -1,4 +1,4 @@
-// White space around texts, as JSON has it.
+// White space as JSON defines it, and its removal around a text.
 #pragma once
 
 #include <string_view>

@@ -24,12 +24,12 @@ constexpr std::pair<std::string_view, std::string FieldMap::*> kParts[] = {
 };
 constexpr std::array kContentParts = {&FieldMap::prompt, &FieldMap::answer, &FieldMap::messages, &FieldMap::system};
 
-// The words by which a key is taken for the prompt or for the answer.
+// A key that contains one of these words is taken for the prompt; kAnswerWords likewise for the answer.
 constexpr std::string_view kPromptWords[] = {"prompt", "question", "input", "instruction",
                                              "query",  "request",  "user",  "text"};
 constexpr std::string_view kAnswerWords[] = {"answer",    "output", "response", "completion",
                                              "assistant", "reply",  "target",   "result"};
-// A key that ends like this holds neither a prompt nor an answer, for example request_id.
+// A key with one of these endings, such as request_id, holds neither a prompt nor an answer.
 constexpr std::string_view kOtherEnds[] = {"id", "name", "type", "time", "timestamp", "status", "model", "tokens"};
 
 [[noreturn]] void refuse_map(const std::string& text, const std::string& problem) {
@@ -59,14 +59,15 @@ std::string lower_case(std::string text) {
   return text;
 }
 
-// Returns whether a word begins at `at`: after anything but a letter, or at the capital letter of "userInput".
+// Returns whether a word begins at index `at` of the key: at its start, after a non-letter, or at the capital letter in
+// "userInput".
 bool begins_word(const std::string& key, size_t at) {
   if (at == 0) return true;
   const auto before = static_cast<unsigned char>(key[at - 1]), first = static_cast<unsigned char>(key[at]);
   return !std::isalpha(before) || (std::islower(before) && std::isupper(first));
 }
 
-// Returns the length of the longest of `words` that begins a word of the key; 0 if none does.
+// Returns the length of the longest of `words` that occurs in the key at the beginning of a word; 0 if none does.
 size_t match_length(const std::string& key, std::span<const std::string_view> words) {
   const std::string lower = lower_case(key);
   size_t longest = 0;
@@ -96,8 +97,9 @@ bool may_be_content(const std::string& key, const Json& value) {
                       [&](std::string_view end) { return lower.ends_with(end); });
 }
 
-// Returns the key that looks most like one of `words`, of equal ones the shortest; "" if none does. A key that looks
-// more like one of `other_words` does not count.
+// Returns the key that contains the longest of `words`; if several keys contain it, the shortest of these keys; "" if
+// no key contains any. A key is skipped if it contains an element of `other_words` that is longer than its element of
+// `words`.
 std::string best_key(const Json& row, std::span<const std::string_view> words,
                      std::span<const std::string_view> other_words) {
   std::string best;
@@ -112,7 +114,7 @@ std::string best_key(const Json& row, std::span<const std::string_view> words,
   return best;
 }
 
-// Returns the first names among the keys of the row, separated by commas, and the number of the other keys.
+// Returns the names of the first keys of the row, separated by commas, and how many keys are not shown.
 std::string key_names(const Json& row) {
   std::string names;
   size_t shown = 0;

@@ -126,7 +126,8 @@ void parse_portkey(const Json& row, const RowOptions& options, std::vector<Parse
   if (!answered) refuse("no_answer", "response");
   Json request = unpacked(*asked), response = unpacked(*answered);
   require_status(find(response, "status"), "response");
-  // In Portkey's log object, request and response have the bodies inside; in its export they are the bodies themselves.
+  // In Portkey's log object, request and response are objects that contain the bodies. In Portkey's export, request and
+  // response are the bodies themselves.
   if (const Json* body = find(request, "body")) request = unpacked(Json(*body));
   if (const Json* body = find(response, "body")) response = unpacked(Json(*body));
   ParsedRecord parsed;

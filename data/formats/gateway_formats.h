@@ -25,9 +25,9 @@ void parse_helicone(const Json& row, const RowOptions& options, std::vector<Pars
 bool is_portkey(const Json& row);
 void parse_portkey(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
 
-// SGLang's --export-metrics-to-file {request_parameters: JSON in a string, …meta_info}. SGLang does not log the answer
-// there, so such rows are refused (no_answer). Rows to which a deployment has added the answer (text, output_text or
-// out: {text}) are accepted.
+// Files of SGLang's --export-metrics-to-file: {request_parameters: JSON in a string, …meta_info}. SGLang does not write
+// the answer to these files, so such rows are refused (no_answer). Rows to which a deployment has added the answer
+// (text, output_text or out: {text}) are accepted.
 bool is_sglang(const Json& row);
 void parse_sglang(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
 

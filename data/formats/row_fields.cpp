@@ -26,30 +26,30 @@ std::string read_output_items(const Json& items, const std::string& where) {
 
 constexpr const char *kToolCalls = "unsupported_tool_calls", *kTemplateKwargs = "chat_template_kwargs";
 
-// Parses a list of tools or tool calls, which is JSON text in rows up to 1 MiB (data/formats/row_json.h). Returns null
-// if `value` is neither text nor an array.
+// Parses a list of tools or tool calls, which parse_row_json() keeps as JSON text in rows up to 1 MiB. Returns null if
+// `value` is neither text nor an array.
 nlohmann::ordered_json read_list(const Json& value, const std::string& where) {
   if (value.is_array()) refuse(kToolCalls, where + ": expected JSON text, or a row of at most 1 MiB");
   if (!value.is_string()) return nullptr;
   try {
     return parse_ordered_json(value.get_ref<const std::string&>(), where);
-  } catch (const Error&) {  // the parser's message would quote the row
+  } catch (const Error&) {  // not passed on, because the parser's message would quote the row
   }
   refuse(kToolCalls, where + ": expected a JSON array of at most 1 MiB with at most 4096 keys in an object");
 }
 
-// Returns the arguments of a call, which are the text itself if it is no JSON.
+// Returns the arguments of a tool call as JSON, or as the text itself if the text is not JSON.
 nlohmann::ordered_json read_arguments(const std::string& text, const std::string& where) {
   try {
     return tool_arguments(text, {kMaxOrderedBytes, kMaxRowDepth / 2}).value_or(text);
-  } catch (const Error&) {  // the parser's message would quote the row
+  } catch (const Error&) {  // not passed on, because the parser's message would quote the row
   }
   refuse(kToolCalls, where +
                          ".function.arguments: JSON with a key twice, a lone surrogate or a number past a double, " +
                          "of more than 1 MiB, 4096 keys in an object or 32 levels");
 }
 
-// Returns the list [{…, "function": {"name": …}}] as JSON text, "" if it is empty. Arguments that are text become JSON
+// Returns the list [{…, "function": {"name": …}}] as JSON text, "" if it is empty. Arguments given as text are parsed
 // if the text is JSON.
 std::string tool_list(nlohmann::ordered_json list, const std::string& where) {
   if (!list.is_array()) refuse(kToolCalls, where + ": expected an array");
@@ -64,7 +64,8 @@ std::string tool_list(nlohmann::ordered_json list, const std::string& where) {
   return list.empty() ? "" : list.dump();
 }
 
-// Refuses a list that is too long. It may be longer than in the log, because numbers are written anew.
+// Refuses a list of more than 1 MiB. The list may be longer than it was in the log, because its numbers are formatted
+// again.
 std::string bounded(std::string list, const std::string& where) {
   if (list.size() > kMaxOrderedBytes) refuse(kToolCalls, where + ": of more than 1 MiB");
   return list;
@@ -75,7 +76,7 @@ bool has_items(const Json* value) {
          !(value->is_string() && (value->get_ref<const std::string&>().empty() || *value == "[]"));
 }
 
-// Returns what the assistant thought before it answered. Servers have three names for it.
+// Returns the assistant's thought (reasoning) before its answer. Servers use three names for the field.
 std::string read_thought(const Json& message, const std::string& where) {
   for (const char* key : {"reasoning_content", "reasoning", "thinking"}) {
     const Json* thought = find(message, key);
@@ -260,7 +261,7 @@ std::string read_template_kwargs(const Json& request) {
   std::string text = read.empty() ? "" : read.dump();
   try {
     if (!text.empty()) parse_ordered_json(text, kTemplateKwargs);
-  } catch (const Error&) {  // the parser's message would quote the row
+  } catch (const Error&) {  // not passed on, because the parser's message would quote the row
     refuse("bad_field", std::string(kTemplateKwargs) + ": of more than 1 MiB or 4096 keys in an object");
   }
   return text;
@@ -282,12 +283,13 @@ std::string read_finish_reason(const Json& object) {
     stop = find(*reason, "matched");
     reason = find(*reason, "type");
   }
-  // Engines say "stop" for a stop string, too, and name it beside: a token's id is the model's own end.
+  // If a stop string ended the answer, engines also say "stop" and give the stop string in another field. If that field
+  // holds a token id, the model ended the answer itself.
   if (reason && *reason == "stop" && stop && stop->is_string()) return "stop_string";
-  if (!reason) reason = stop;  // Anthropic's
+  if (!reason) reason = stop;  // Anthropic has only stop_reason
   const Json* output = find(object, "output");
   const Json* status = output && output->is_array() ? find(object, "status") : nullptr;
-  if (!reason && status) {  // the Responses API
+  if (!reason && status) {  // OpenAI's Responses API
     const Json* details = find(object, "incomplete_details");
     reason = details && find(*details, "reason") ? find(*details, "reason") : status;
   }

@@ -37,27 +37,29 @@ const Json* find_path(const Json& object, std::string_view path);
 const Json* find_object(const Json& object, std::string_view key);
 bool has_object(const Json& object, std::string_view key);
 
-// Returns an id as text: strings and whole numbers; "" for anything else.
+// Returns an id as text if it is a string or a whole number, else "".
 std::string id_text(const Json* value);
 // Returns true for true, 1, "1" and "true" in upper or lower case, because tables have no booleans.
 bool is_true(const Json* value);
 // Returns the string at `key`, "" if the key is absent. Refuses values that are not strings: bad_field.
 std::string string_field(const Json& row, const char* key);
 
-// Returns the object or array that the string `value` holds as JSON text, because exporters write JSON inside strings.
-// Returns `value` itself if it holds none.
+// If the string `value` contains a JSON object or array, returns that object or array, because exporters write JSON
+// inside strings. Otherwise returns `value` itself.
 Json unpacked(const Json& value);
 
 // Reads {role, content: string | [{type: "text", text}] } or ShareGPT's {from, value}; roles may have other names
-// (human, gpt, …). Keeps an assistant's tool_calls in OpenAI's shape, with their arguments as JSON if they are valid
-// JSON, its thought (reasoning_content, reasoning or thinking), and whether the log says not to learn it (weight: 0,
-// trainable: false). Refuses bad_field, also for a message without content that is not the assistant's,
-// unsupported_content (images, …), unsupported_tool_calls (other shapes).
+// (human, gpt, …). Of an assistant's message it also reads:
+// * tool_calls in OpenAI's shape, with their arguments as JSON if they are valid JSON;
+// * the thought (reasoning_content, reasoning or thinking);
+// * whether the log excludes the message from training (weight: 0, trainable: false).
+// Refuses bad_field (also if a message has no content and is not the assistant's), unsupported_content (images, …),
+// unsupported_tool_calls (other shapes).
 ChatMessage read_message(const Json& message, const std::string& where);
 void append_messages(const Json& list, const std::string& where, std::vector<ChatMessage>& out);
-// Reads a text or an array of parts. Null gives "".
+// Reads content that is a string or an array of parts. Null gives "".
 std::string read_content(const Json* content, const std::string& where);
-// Reads the content of a message of this role. Refuses bad_field if there is none and the message is not the
+// Reads the content of a message with this role. Refuses bad_field if the message has no content and is not the
 // assistant's, because a template would render an empty turn that nobody wrote.
 std::string read_content_of(const std::string& role, const Json* content, const std::string& where);
 std::string canonical_role(const std::string& role, const std::string& where);
@@ -73,23 +75,23 @@ std::string read_template_kwargs(const Json& request);
 ChatMessage read_answer(const Json& answer, const std::string& where, TrafficRecord& record);
 // Reads an answer that must be text; refuses tool calls and thoughts.
 std::string read_text_answer(const Json& answer, const std::string& where, TrafficRecord& record);
-// Returns why an answer ended (TrafficRecord::finish_reason), or "" if `object` does not say it: a choice of a
-// completion, a message, a response, or the row around them, in the words of OpenAI, Anthropic, vLLM and others.
+// Returns why an answer ended (TrafficRecord::finish_reason), or "" if `object` does not say so. `object` is a
+// completion, a message, a response, or the row around them, as OpenAI, Anthropic, vLLM and others write them.
 std::string read_finish_reason(const Json& object);
-// Returns TrafficRecord::finish_reason for the word of an engine or gateway, such as "max_tokens"; "" for "".
+// Converts an engine's or gateway's word, such as "max_tokens", to TrafficRecord::finish_reason; "" for "".
 std::string canonical_finish_reason(std::string word);
 
 // Reads a request body in OpenAI's or Anthropic's shape (messages, prompt, input; system, instructions) into messages
 // or prompt.
 void read_request(const Json& request, TrafficRecord& record);
 // Reads the parameters that gateways log beside the messages of a request: null, an object, or an object as JSON text.
-// Takes the sampling options, and adds the tools and the template's variables to a request that has none.
+// Copies the sampling options into `record`. Adds the tools and the template's variables to a request without them.
 void read_parameters(const Json* packed, Json& request, TrafficRecord& record);
-// Reads both halves of an exchange. A missing model name is taken from the answer, else from the request. A missing
-// time is taken from the answer, missing sampling options from the request.
+// Reads the request and the answer of an exchange into `record`. A missing model name is taken from the answer, else
+// from the request. A missing time is taken from the answer. Missing sampling options are taken from the request.
 void read_exchange(const Json& request, const Json& answer, TrafficRecord& record);
 
-// Ends a chat at its last assistant message. Refuses no_answer.
+// Drops the messages of a chat after its last assistant message. Refuses no_answer if there is none.
 void finish_chat(TrafficRecord& record);
 // Calls finish_chat for a chat; otherwise refuses a blank response (no_answer).
 void finish_exchange(TrafficRecord& record);

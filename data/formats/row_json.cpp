@@ -6,12 +6,12 @@ namespace specdec::data {
 
 namespace {
 
-// simdjson's buffers grow with the longest row and are never freed. Rows longer than this are rare and use the slower
+// simdjson's buffers grow to the longest row and are never freed, so the rare rows longer than this use the slower
 // parser.
 constexpr size_t kFastRowBytes = 1 << 20;
 
-// Copies `from` to `to`, with arrays under "tools" and "tool_calls" as JSON text. Returns false if an object has a key
-// twice, which parse_json refuses and simdjson does not.
+// Copies `from` to `to`, with arrays under "tools" and "tool_calls" as JSON text. Returns false if an object has a
+// duplicate key, which parse_json refuses but simdjson accepts.
 bool copy_value(const simdjson::dom::element& from, Json& to) {
   using simdjson::dom::element_type;
   switch (from.type()) {
@@ -46,7 +46,7 @@ bool copy_value(const simdjson::dom::element& from, Json& to) {
       if (n < 0)
         to = n;
       else
-        to = static_cast<uint64_t>(n);  // as parse_json does
+        to = static_cast<uint64_t>(n);  // unsigned, as parse_json does it
       return true;
     }
     case element_type::UINT64:
@@ -70,7 +70,7 @@ bool copy_value(const simdjson::dom::element& from, Json& to) {
 Json parse_row_json(std::string_view text) {
   if (text.size() <= kFastRowBytes) {
     thread_local simdjson::dom::parser parser;
-    // the maximum depth stays the same when the buffers grow
+    // allocate() also sets the maximum depth, which stays the same when the buffers grow.
     thread_local const auto ready = parser.allocate(4096, kMaxRowDepth);
     simdjson::dom::element root;
     Json value;

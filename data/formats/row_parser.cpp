@@ -12,11 +12,12 @@ namespace {
 
 constexpr size_t kMaxTagBytes = 128;
 
-// What LiteLLM logs in place of content: where logging of messages is turned off, and for a request without any.
+// The placeholders that LiteLLM logs instead of content: the first when logging of messages is turned off, the second
+// for a request without messages.
 constexpr std::string_view kPlaceholders[] = {"redacted-by-litellm", "default-message-value"};
 
-// Refuses a record in which a gateway has replaced a text. Gateways pass their records on to the logs of others, so all
-// formats are searched.
+// Refuses a record in which a gateway has replaced a text by a placeholder. Other tools may re-export a gateway's
+// records, so this is checked for all formats.
 void refuse_placeholders(const TrafficRecord& record) {
   const auto check = [](std::string_view text, const char* where) {
     for (const std::string_view placeholder : kPlaceholders)
@@ -48,14 +49,14 @@ void parse_traffic(const Json& row, const RowOptions& options, std::vector<Parse
   append_record(std::move(parsed), row, nullptr, options, out);
 }
 
-// Returns the answer in one of the fields, else the row itself if it has the choices of a completion; null if it has
-// neither.
+// Returns the answer in the first of `fields` that the row has, else the row itself if it has the choices of a
+// completion, else null.
 const Json* answer_beside(const Json& row, std::initializer_list<std::string_view> fields) {
   const Json* answer = find_any(row, fields);
   return !answer && find(row, "choices") ? &row : answer;
 }
 
-// Parses OpenAI's messages and ShareGPT's conversations; the answer may be in a field beside the messages.
+// Parses OpenAI's `messages` or ShareGPT's `conversations`; the answer may be in a separate field of the row.
 void parse_chat(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
   const bool sharegpt = !find(row, "messages");
   const Json* list = find(row, sharegpt ? "conversations" : "messages");
@@ -74,7 +75,7 @@ void parse_chat(const Json& row, const RowOptions& options, std::vector<ParsedRo
   append_record(std::move(parsed), row, nullptr, options, out);
 }
 
-// Reads the earlier turns of an instruction, [[question, answer], …], as LLaMA-Factory's files have them.
+// Reads the earlier turns of an instruction row, [[question, answer], …], in the layout of LLaMA-Factory.
 std::vector<ChatMessage> read_history(const Json& row) {
   const Json* packed = find(row, "history");
   const Json history = packed ? unpacked(*packed) : Json();
@@ -140,12 +141,12 @@ void parse_prompt(const Json& row, const RowOptions& options, std::vector<Parsed
   append_record(std::move(parsed), row, nullptr, options, out);
 }
 
-// Returns the field that the map gives, null if it gives none.
+// Returns the value at a field named in --map, or null if the map names no field for this part.
 const Json* find_mapped(const Json& row, const std::string& field) {
   return field.empty() ? nullptr : find_path(row, field);
 }
 
-// Returns the string at a field that the map gives. Refuses a missing field and other values: bad_field.
+// Returns the string at a field named in --map. Refuses a missing field and values of other types: bad_field.
 std::string mapped_text(const Json& row, const std::string& field) {
   const Json* value = find_mapped(row, field);
   if (!value) refuse("bad_field", field + ": missing");
@@ -154,7 +155,7 @@ std::string mapped_text(const Json& row, const std::string& field) {
 }
 
 // Returns the row without its content, and with the mapped metadata under the names that read_metadata and
-// append_record read. The content goes because its field may have such a name, for example "user".
+// append_record read. The content is removed because its field may have one of these names, for example "user".
 Json renamed_metadata(const Json& row, const FieldMap& map) {
   Json renamed = Json::object();
   for (const auto& [key, value] : row.items())
@@ -187,7 +188,7 @@ void read_mapped_messages(const Json& row, const std::string& field, std::vector
   append_messages(list->is_string() ? unpacked(*list) : *list, field, messages);
 }
 
-// Reads a row whose fields --map names.
+// Parses a row by the fields that --map names.
 void parse_mapped(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
   const FieldMap& map = options.map;
   const Json metadata = renamed_metadata(row, map);
@@ -242,14 +243,14 @@ const TrafficFormat* recognise(const Json& row) {
   return nullptr;
 }
 
-// Returns an error message up to the value that was found, because this value may be content.
+// Returns an error message without the value that was found, because the value may be content.
 std::string without_values(const std::string& message) {
   return message.substr(0, std::min(message.find(", found"), size_t{160}));
 }
 
 Rejected not_json(std::string_view text, const Error& e) {
   if (!is_valid_utf8(text)) return {"invalid_utf8", ""};
-  // The parser's message quotes the row: only the position is safe to keep.
+  // The parser's message quotes the row, so only the byte position is kept.
   const std::string message = e.what();
   const size_t byte = message.rfind("(byte ");
   return {"invalid_json", byte == std::string::npos ? "" : message.substr(byte + 1, message.size() - byte - 2)};
@@ -295,7 +296,7 @@ void append_record(ParsedRecord&& parsed, const Json& row, const Json* inner, co
   };
   if (std::string domain = tag(options.domain_field.empty() ? "domain" : options.domain_field); !domain.empty())
     parsed.record.domain = std::move(domain);
-  // one line, because reports and terminals show it
+  // The domain is made one line, because reports and terminals show it.
   parsed.record.domain = one_line(std::move(parsed.record.domain));
   if (!options.tenant_field.empty()) parsed.tenant = tag(options.tenant_field);
   if (parsed.record.domain.size() > kMaxTagBytes)

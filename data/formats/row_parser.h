@@ -38,10 +38,10 @@ struct TrafficFormat {
 };
 // Returns the formats in the order in which they are tried, the more specific ones first.
 std::span<const TrafficFormat> traffic_formats();
-// Returns the format of that name, null for "auto". For an unknown name, throws Error(kUsage) that lists the names.
+// Returns the format with this name, null for "auto". For an unknown name, throws Error(kUsage) that lists the names.
 const TrafficFormat* parse_format_name(const std::string& name);
 std::string format_names();  // "auto | traffic | …"
-// Returns the format of rows that are read by RowOptions::map. It is none of traffic_formats() and recognises no row.
+// Returns the format of rows that are read by RowOptions::map. It is not in traffic_formats() and recognises no row.
 const TrafficFormat& mapped_format();
 
 struct RowOptions {
@@ -60,9 +60,13 @@ struct ParsedLine {
 
 // Parses one JSON object. The format is recognised for each row, so a file may mix formats. In every format, a row with
 // opt_out: true is refused. A chat ends at its last assistant message. A record's id is "" if the log has none. Reasons
-// for a refusal: invalid_utf8, invalid_json, not_an_object, unknown_format (with describe_unknown_row as its detail),
-// bad_field, empty, no_answer, unsupported_content, unsupported_tool_calls, replaced_content (a gateway logged a
-// placeholder), opted_out, failed_request (the log says so), other_event (the row is not a model's answer).
+// for a refusal:
+// * invalid_utf8, invalid_json, not_an_object, bad_field, empty, no_answer, unsupported_content, unsupported_tool_calls
+// * unknown_format: the detail is describe_unknown_row()
+// * replaced_content: a gateway logged a placeholder
+// * opted_out: the row has opt_out: true
+// * failed_request: the log says that the request failed
+// * other_event: the row is not a model's answer
 ParsedLine parse_line(std::string_view json, const RowOptions& options);
 
 // Parses the request row and the response row of one custom_id, after parse_line has returned a BatchHalf for each.
@@ -71,18 +75,18 @@ ParsedRow parse_batch_pair(std::string_view request, std::string_view response, 
 // Parses a document of plain text as if it were {"text": …}. Reasons for a refusal: invalid_utf8, empty.
 ParsedRow parse_document(std::string_view text);
 
-// Calls `take` with each text of the content: those of all messages, or prompt and response, or text.
+// Calls `take` with each text of the content: of all messages, or of prompt and response, or of `text`.
 void each_text(const TrafficRecord& record, const std::function<void(const std::string&)>& take);
 // Returns the number of Unicode characters of the content.
 int64_t content_characters(const TrafficRecord& record);
 
-// Reads the metadata beside the content (id, conversation, time, …) by their usual names. It is for rows that no
-// gateway wrote.
+// Reads the metadata beside the content (id, conversation, time, …) under their usual names. Used for rows that were
+// not logged by a gateway.
 ParsedRecord read_metadata(const Json& row);
 
-// Checks the record, adds the domain tag (--domain-field) and the tenant (--tenant-field), and appends the record to
-// `out`. The parsers of all formats call it. It looks up both fields in `row` and then in `inner` (attributes,
-// metadata; may be null).
+// Checks the record, sets the domain tag (--domain-field) and the tenant (--tenant-field), and appends the record to
+// `out`. The parsers of all formats call this function. It looks up both fields in `row` and then in `inner`
+// (attributes or metadata; may be null).
 void append_record(ParsedRecord&& parsed, const Json& row, const Json* inner, const RowOptions& options,
                    std::vector<ParsedRow>& out);
 

@@ -13,25 +13,25 @@ namespace specdec::data {
 
 namespace {
 
-// The least timestamps that are taken as milliseconds, microseconds and nanoseconds. As seconds, 1e11 would already be
-// in the year 5138.
+// Timestamps from these values on are taken as milliseconds, microseconds and nanoseconds. As seconds, 1e11 would
+// already be the year 5138.
 constexpr double kMillisecondsFrom = 1e11, kMicrosecondsFrom = 1e14, kNanosecondsFrom = 1e17;
 constexpr size_t kMaxTimeBytes = 64;
-constexpr size_t kBasicDateBytes = 8;  // 20260101
+constexpr size_t kBasicDateBytes = 8;  // the length of 20260101
 
 bool is_number(char c) { return c >= '0' && c <= '9'; }
 
-// Takes the parts of a time from its text, from left to right.
+// Reads a time from left to right; each function consumes what it recognises.
 class TimeText {
  public:
   explicit TimeText(std::string_view text) : text_(text) {}
 
   bool ended() const { return at_ == text_.size(); }
-  // Takes one of these characters if it is next.
+  // Consumes the next character if it is one of `any` and returns it, else returns NUL.
   char take(std::string_view any) {
     return !ended() && any.find(text_[at_]) != std::string_view::npos ? text_[at_++] : '\0';
   }
-  // Takes exactly this number of digits, or nothing.
+  // Consumes exactly `count` digits and returns their value; otherwise consumes nothing and returns nothing.
   std::optional<int> digits(size_t count) {
     if (text_.size() - at_ < count) return {};
     const std::string_view part = text_.substr(at_, count);
@@ -41,9 +41,10 @@ class TimeText {
     at_ += count;
     return value;
   }
-  // Returns whether this character comes after `distance` others.
+  // Returns whether `c` is the character at `distance` from the current position.
   bool has_at(size_t distance, char c) const { return distance < text_.size() - at_ && text_[at_ + distance] == c; }
-  // Takes the names in brackets that follow a zone (RFC 9557): [Europe/Paris]. Returns whether the last one is closed.
+  // Consumes the names in brackets that may follow a zone (RFC 9557): [Europe/Paris]. Returns false if a bracket is not
+  // closed.
   bool names() {
     while (take("[")) {
       const size_t end = text_.find(']', at_);
@@ -52,7 +53,7 @@ class TimeText {
     }
     return true;
   }
-  // Takes the digits of a fraction and returns whether there is one.
+  // Consumes the digits of a fraction of a second and returns whether there is at least one.
   bool fraction() {
     const size_t begin = at_;
     while (!ended() && is_number(text_[at_])) ++at_;
@@ -64,7 +65,7 @@ class TimeText {
   size_t at_ = 0;
 };
 
-// Returns the days from 1970 to the date that the text begins with.
+// Consumes a date and returns its distance from 1970-01-01 in days.
 std::optional<int64_t> take_date(TimeText& text) {
   const auto year = text.digits(4);
   const bool hyphens = text.take("-") != '\0';
@@ -78,7 +79,8 @@ std::optional<int64_t> take_date(TimeText& text) {
   return std::chrono::sys_days(date).time_since_epoch().count();
 }
 
-// Returns the seconds of hh[:mm[:ss[.fraction]]] or hh[mm[ss[.fraction]]]; before a colon the hour may have one digit.
+// Consumes hh[:mm[:ss[.fraction]]] or hh[mm[ss[.fraction]]] and returns the seconds since midnight. If a colon follows,
+// the hour may have one digit.
 std::optional<int64_t> take_clock(TimeText& text) {
   const auto hour = text.digits(text.has_at(1, ':') ? 1 : 2);
   if (!hour || *hour > 23) return {};
@@ -97,7 +99,7 @@ std::optional<int64_t> take_clock(TimeText& text) {
   return *hour * 3600 + *minute * 60 + second;
 }
 
-// Returns how many seconds the zone at the end of the text is east of UTC.
+// Consumes the zone at the end of the text and returns its offset east of UTC in seconds.
 std::optional<int64_t> take_zone(TimeText& text) {
   if (text.ended()) return 0;
   int64_t east = 0;
@@ -126,7 +128,7 @@ int64_t read_time(const Json* value) {
     number = value->get<double>();
   } else if (value->is_string()) {
     const std::string& text = value->get_ref<const std::string&>();
-    // As seconds, eight digits would be in the years 1970 to 1973, so they are a date.
+    // Eight digits are read as a date (YYYYMMDD): as seconds they would be times in 1970 to 1973.
     const auto as_text = text.size() == kBasicDateBytes ? parse_time(text) : -1;
     const auto as_seconds = text.size() <= kMaxTimeBytes ? as_number(text) : std::nullopt;
     if (as_text >= 0 || !as_seconds) return std::max<int64_t>(0, as_text >= 0 ? as_text : parse_time(text));

@@ -38,7 +38,7 @@ Json plain_value(const Json& any) {
   return plain;
 }
 
-// Returns the attributes as a JSON object, whether they were written as one or as OTLP's key-value list.
+// Returns the attributes as a JSON object, from an object or from OTLP's key-value list.
 Json attributes_of(const Json& object) {
   const Json* attributes = find(object, "attributes");
   if (!attributes) return Json::object();
@@ -50,8 +50,8 @@ constexpr const char* kPartTypes[] = {"text",  "input_text",  "output_text", "im
                                       "image", "input_image", "input_audio", "audio",
                                       "file",  "tool_result", "tool_use"};
 
-// Returns the content of a message in an attribute. Attributes hold text, so exporters write an array of parts as JSON
-// text. Any other JSON is what somebody wrote.
+// Returns the content of a message from an attribute. Attributes hold strings, so exporters write an array of content
+// parts as JSON text. Any other JSON in the string is content that somebody wrote and stays a string.
 Json attribute_content(const Json* value) {
   if (!value) return nullptr;
   Json content = unpacked(*value);
@@ -159,8 +159,8 @@ void append_events(const Json& span, std::vector<ChatMessage>& out) {
   }
 }
 
-// Returns why the answer of a span ended, from the places where the conventions and OpenLLMetry have had it; "" if they
-// do not say it.
+// Returns why the answer of a span ended, from the attributes that the conventions and OpenLLMetry have used for it; ""
+// if there is none.
 std::string span_finish_reason(const Json& attributes, const Json& span) {
   if (const Json* packed = find(attributes, "gen_ai.output.messages"))
     if (const Json list = unpacked(*packed); list.is_array() && !list.empty())
@@ -238,7 +238,7 @@ void parse_span(const Json& span, const Json& resource, const RowOptions& option
   append_record(std::move(parsed), attributes, &resource, options, out);
 }
 
-// Calls f(span, resource's attributes) for each span or log record in a line of OTLP JSON.
+// Calls f(span, attributes of its resource) for each span or log record in a line of OTLP JSON.
 template <class F>
 void for_each_span(const Json& row, F&& f) {
   for (const auto& [group, scope, item] :

@@ -1,4 +1,4 @@
-// The patterns of redaction and their checks: checksums, number ranges, and characters that must not be next to a find.
+// The patterns of redaction and their checks: checksums, number ranges, and characters that must not adjoin a find.
 #include "data/redact/detectors.h"
 
 #include <arpa/inet.h>
@@ -43,8 +43,8 @@ Span check_iban(std::string_view text, Span found) {
     digits += upper(text[i]);
     numerals += is_digit(text[i]);
   }
-  // In every country at least two fifths of an IBAN's characters are digits. Ordinary words after "no12" (NO is Norway)
-  // have fewer.
+  // In every country at least two fifths of an IBAN's characters are digits. This check rejects ordinary words after
+  // "no12", which would otherwise look like a Norwegian IBAN.
   if (length == 0 || digits.size() != length || is_word(at(text, i)) || 5 * numerals < 2 * length) return {};
   std::rotate(digits.begin(), digits.begin() + 4, digits.end());
   int rest = 0;
@@ -85,8 +85,9 @@ Span check_card(std::string_view text, Span found) {
   if (is_word(previous) || previous == '.') return {};
   std::string digits;
   size_t end = 0, group = 0, points = 0;
-  // Takes the longest run of groups that is a card number, because more digits may follow: "4111 1111 1111 1111 12/29".
-  // Groups have three digits or more, because "5-1-12-9-20" is a list. Exactly one full stop means a decimal number.
+  // Returns the longest prefix of the digit groups that is a card number. The groups after it may be something else,
+  // such as the date in "4111 1111 1111 1111 12/29". A list such as "5-1-12-9-20" is no card number, because every
+  // group of a card number has at least three digits. Digits with exactly one full stop are a decimal number.
   for (size_t i = found.begin; i < found.end; ++i) {
     if (!is_digit(text[i])) {
       if (is_digit(text[i - 1]) && group < 3) break;

@@ -39,14 +39,15 @@ struct Detector {
   bool candidates_are_whole = false;
 };
 
-// Returns the detectors in the order in which they are applied; later ones do not see the text that earlier ones found.
+// Returns the detectors in the order in which they are applied. The finds of a detector are hidden from later
+// detectors.
 const std::vector<Detector>& detectors();
 
 // propose_token returns the next run of token characters; check_token returns the random-looking token
 // (data/redact/token_surprise.h) in this run, or nothing.
 Span propose_token(std::string_view text, size_t begin, size_t end);
 Span check_token(std::string_view text, Span candidate);
-// Returns the PEM block of a private key that `marker`, its BEGIN or END line, belongs to, also if the other line is
+// Returns the PEM block of a private key to which `marker`, a BEGIN or END line, belongs, even if the other marker is
 // cut off.
 Span check_private_key(std::string_view text, Span marker);
 

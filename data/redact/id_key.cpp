@@ -20,7 +20,7 @@ namespace specdec::data {
 namespace {
 
 constexpr size_t kSecretBytes = 32, kDigits = 2 * kSecretBytes;
-constexpr int kAttempts = 100;  // to find the salt that was just made
+constexpr int kAttempts = 100;  // to open and lock the salt file, which other runs may remove
 
 [[noreturn]] void io_error(const fs::path& path, const char* action) {
   throw Error(ErrorKind::kIo, path.string() + ": " + action + ": " + std::strerror(errno));
@@ -42,7 +42,7 @@ int open_salt(const fs::path& file) {
   return fd;
 }
 
-// Returns the secret in the opened file. All checks are made on it, not on its path.
+// Returns the secret in the opened file. Checks the descriptor and not the path, which may meanwhile lead elsewhere.
 std::string read_secret(int fd, const fs::path& file) {
   struct stat info{};
   if (::fstat(fd, &info) != 0) io_error(file, "cannot look at the salt");
@@ -90,8 +90,8 @@ HeldSalt::~HeldSalt() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-// Opens the file and locks it together with other readers. Returns false if there is no such file, or if it was removed
-// before it was locked. A file system without locks is used without one.
+// Opens the salt file and takes a shared lock. Returns false if there is no such file, or if it was removed before it
+// was locked. If the file system has no locks, the file is used without one.
 bool HeldSalt::hold() {
   if (fd_ >= 0) ::close(fd_);
   fd_ = open_salt(file_);
@@ -101,8 +101,8 @@ bool HeldSalt::hold() {
   return !locked_ || is_at(file_, fd_);
 }
 
-// A run that gives up a file that others hold takes away its own right to write it, which is the mark for the last of
-// them.
+// Returns whether the run that made the file has called give_up(). That run marks the file by clearing its owner's
+// write permission; the last run that holds a marked file may then remove it.
 bool HeldSalt::is_given_up() const {
   struct stat info{};
   return ::fstat(fd_, &info) == 0 && (info.st_mode & S_IWUSR) == 0;

@@ -1,5 +1,5 @@
-// The secret key under which names are hashed: tenants, conversations and ids that hold personal data, and ids made
-// from content. Without a key, anyone who has a data directory could hash a guessed name and look for it.
+// The secret key for hashing names: tenants, conversations and ids that hold personal data, and ids made from content.
+// Without a secret, anyone who has a data directory could hash a guessed name and search for it.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +21,7 @@ class IdKey {
   std::string secret_;
 };
 
-// The file of a secret, held while it is used: no other run removes it meanwhile.
+// The file of a secret, locked while this object exists, so that no other run removes it.
 class HeldSalt {
  public:
   // Reads the secret from `file`. If the file does not exist, draws a random secret and stores it there (mode 0600, 64
@@ -34,9 +34,9 @@ class HeldSalt {
   HeldSalt& operator=(const HeldSalt&) = delete;
 
   const IdKey& key() const { return key_; }
-  // For a run that wrote nothing with the secret: removes the file if it was made for this run. If another run still
-  // holds the file, it stays, and the last run that gives it up may remove it. Call give_up() last, because this object
-  // does not hold the file afterwards.
+  // For a run that wrote nothing with the secret. Removes the file if this run made it and no other run holds it. If
+  // another run still holds it, the file is marked, and the last run that calls give_up() removes it. Call give_up()
+  // last, because this object does not hold the file afterwards.
   void give_up();
   // For a run that wrote something with the secret: nobody may remove the file any more.
   void keep();

@@ -9,12 +9,13 @@ namespace {
 
 constexpr int kUnchanged = -1, kRemoved = -2;
 
-// The digits zero beyond ASCII, ascending (Unicode 15, general category Nd; only digits that are in use today).
+// Code points of the digit zero in scripts other than ASCII, ascending (Unicode 15, general category Nd; only digits
+// that are in use today).
 constexpr char32_t kZeros[] = {0x0660, 0x06F0, 0x07C0, 0x0966,  0x09E6,  0x0A66,  0x0AE6,  0x0B66,
                                0x0BE6, 0x0C66, 0x0CE6, 0x0D66,  0x0DE6,  0x0E50,  0x0ED0,  0x0F20,
                                0x1040, 0x17E0, 0x1810, 0x1D7CE, 0x1D7D8, 0x1D7E2, 0x1D7EC, 0x1D7F6};
 
-// Returns the ASCII character that stands for a character beyond ASCII, or kRemoved, or kUnchanged.
+// Returns the ASCII character that replaces the non-ASCII character `c`, or kRemoved, or kUnchanged.
 int folded(char32_t c) {
   if (c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
       c == 0x205F || c == 0x3000)
@@ -46,7 +47,7 @@ struct Character {
   int becomes = kUnchanged;
 };
 
-// Returns the length of the character at `i`, which is a '%' or beyond ASCII, and what it becomes.
+// Returns the length in bytes of the character at `i`, which is a '%' or not ASCII, and its replacement.
 Character character_at(std::string_view text, size_t i) {
   if (text[i] == '%') {
     size_t at = i + 1;

@@ -13,8 +13,8 @@ namespace specdec::data {
 
 namespace {
 
-// The finds of a detector with Holds::kDigit begin and end at most this many bytes from a digit. The farthest are IBANs
-// with spaces (41).
+// A find of a detector with Holds::kDigit begins and ends at most this many bytes from a digit. The largest distance is
+// that of IBANs with spaces (41).
 constexpr size_t kDigitReach = 56;
 
 // Returns true for the characters that the pattern of e-mail addresses allows. Every byte of a non-ASCII character
@@ -47,9 +47,9 @@ size_t after_character(std::string_view text, size_t i) {
   return i;
 }
 
-// The text that the detectors search. Earlier finds are already replaced by their tags. `origin` and `finds` are used
-// only if the text is a normalised form of the original, and are empty otherwise. `origin` holds the position in the
-// original of each byte and of the end; `finds` collects the stretches of the original that were found.
+// The text that the detectors search, in which earlier finds are already replaced by their tags. The other two members
+// are empty unless the text is a normalised form of the original: `origin` holds the position in the original of each
+// byte and of the end, and `finds` collects the stretches of the original that were found.
 struct Work {
   struct Find {
     size_t begin, end;
@@ -127,8 +127,8 @@ int64_t replace_finds(const Detector& detector, Work& work) {
   return made.finish();
 }
 
-// Returns the original with the collected finds replaced by their tags. If a find begins inside an earlier one, the
-// rest of it is removed without a tag of its own.
+// Returns the original with the collected finds replaced by their tags. If a find begins inside an earlier find and
+// ends after it, the part after it is removed without a second tag.
 std::string replaced(std::string_view original, std::vector<Work::Find> finds) {
   std::sort(finds.begin(), finds.end(), [](const Work::Find& a, const Work::Find& b) {
     return std::pair(a.begin, b.end) < std::pair(b.begin, a.end);
@@ -222,7 +222,7 @@ void redact_json(std::string& json, const char* what, const IdKey& key, Redactio
 std::string redact(std::string_view text, RedactionCounts& counts) { return redact_as(text, false, counts); }
 
 void redact_record(TrafficRecord& record, const IdKey& key, RedactionCounts& counts) {
-  // The ids spell what was found.
+  // A text that contains a find is also spelled by the record's token ids, so they are dropped.
   const auto redact_spelled = [&](std::string& text) {
     std::string redacted = redact(text, counts);
     if (redacted != text) record.prompt_token_ids = record.token_ids = {};

@@ -23,11 +23,12 @@ using RedactionCounts = std::map<std::string, int64_t>;  // kind, such as "email
 // written. Time is linear in the length of the text (RE2). `text` must be valid UTF-8.
 std::string redact(std::string_view text, RedactionCounts& counts);
 
-// Redacts the content and name of every message, and the prompt, response and text of the record. In tool calls and
-// tools it redacts all strings and numbers, and the keys inside "arguments". If the id of a conversation, record or
-// call contains a find, the id is replaced by its digest under `key`, so that related rows stay related; an id that
-// only looks random stays. Token ids are dropped if the prompt or the response contains a find.
-// Throws Error(kData), without content, if tools or tool calls cannot be read or become longer than kMaxOrderedBytes.
+// Redacts the content, thought and name of every message, and the prompt, response and text of the record. In tool
+// calls, tools and the template's variables it redacts all strings and numbers, and the keys inside "arguments". If the
+// id of a conversation, record or call contains a find, the id is replaced by its digest under `key`, so that related
+// rows stay related; an id that only looks random stays. Token ids are dropped if a message's content, the prompt, the
+// response or the text contains a find. Throws Error(kData), without content, if tools or tool calls cannot be read or
+// become longer than kMaxOrderedBytes.
 void redact_record(TrafficRecord& record, const IdKey& key, RedactionCounts& counts);
 
 }  // namespace specdec::data

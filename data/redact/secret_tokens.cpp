@@ -11,7 +11,7 @@ namespace specdec::data {
 
 namespace {
 
-// Limits for tokens. They are lower for a labelled token, which follows a word such as "secret".
+// Limits for random-looking tokens. They are lower for a token that follows a label such as "secret".
 constexpr size_t kShortestToken = 20, kShortestLabelled = 16, kShortestHex = 32;
 constexpr double kTokenBits = 27, kLabelledBits = 23, kEntropy = 3.0, kLabelledEntropy = 2.8;
 constexpr size_t kContext = 40;
@@ -49,7 +49,7 @@ bool is_labelled(const std::string& context) {
   return mentions(context, kLabels);
 }
 
-// Returns true if the context says that the token is the digest of something public.
+// Returns true if the text before the token says that it is a digest, which is public.
 bool is_digest(const std::string& context) {
   static constexpr std::array<std::string_view, 13> kDigests = {"sha",    "sha1",   "sha256",   "sha512", "md5",
                                                                 "commit", "digest", "checksum", "hash",   "integrity",
@@ -92,7 +92,7 @@ bool looks_random(std::string_view run, const std::string& context) {
     upper |= c >= 'A' && c <= 'Z';
     all_hex &= is_hex(c);
   }
-  if (lower + upper + digit < 2) return false;  // only one of the three kinds, as in words and numbers
+  if (lower + upper + digit < 2) return false;  // has only one kind of character, as words and numbers do
   if (labelled && is_uuid(run)) return true;
   if (!labelled &&
       (is_uuid(run) || is_integrity(run) || (all_hex && (run.size() < kShortestHex || is_digest(context)))))
@@ -138,7 +138,8 @@ size_t end_of_body(std::string_view text, size_t i) {
       i = stop + line;
       continue;
     }
-    // The last base64 line may be short. If a space follows, it is a word of the next sentence and not part of the key.
+    // The last base64 line may be short. But a short word that is followed by a space belongs to the next sentence and
+    // not to the key.
     const bool alone = stop == text.size() || skip_blanks(text, stop) > stop;
     const bool whole = stop < text.size() && text[stop] == ' ' ? false : alone;
     return end && stop > begin && whole ? stop : end;
@@ -172,7 +173,7 @@ Span propose_token(std::string_view text, size_t begin, size_t end) {
       }
       size_t stop = i;
       while (stop < text.size() && is_token_character(text[stop])) ++stop;
-      size_t start = i;  // a run may begin before the window
+      size_t start = i;  // the run may begin before position i
       while (start > begin && is_token_character(text[start - 1])) --start;
       if (stop - start >= kShortestLabelled) return {start, stop};
       i = stop;

@@ -54,7 +54,7 @@ Kind kind_of(char c) {
 
 size_t letter(char c) { return static_cast<size_t>((c | 0x20) - 'a'); }
 
-// A model of random strings over an alphabet: the bits per character of each Kind, and whether its letters end with F.
+// Models random strings over an alphabet: bits per character of each Kind, and whether A to F are the only letters.
 struct Alphabet {
   std::array<double, 4> bits;
   bool hexadecimal;
@@ -73,7 +73,7 @@ double identifier_bits(char before, char c) {
   double change = before ? 0.5 * (kKindCosts[kind_before][kind] - 'A') : 1.0;
   const bool letters = kind <= kUpper && kind_before <= kUpper;
   const int step = !before ? 9 : letters ? (c | 0x20) - (before | 0x20) : c - before;
-  if (letters && step == 0) change = std::min(change, 2.0);  // "aAbBcC"
+  if (letters && step == 0) change = std::min(change, 2.0);  // the same letter in the other case: "aAbBcC"
   if (kind == kDigit) return change + (kind_before == kDigit && step >= -1 && step <= 1 ? 1.5 : 3.3);
   if (kind == kSign) return change + 2.0;
   const bool after_letter = before && kind_before <= kUpper;

@@ -20,7 +20,7 @@ const char kSchema[] = "specdec.regenerate/2";
   throw Error(ErrorKind::kIo, path.string() + ": " + action + ": " + std::strerror(errno));
 }
 
-// The learnt tokens are written as ranges [begin, end).
+// Returns the learnt tokens (loss mask 1) as a list of ranges [begin, end).
 Json learnt_ranges(const std::vector<uint8_t>& loss_mask) {
   Json ranges = Json::array();
   for (size_t t = 0; t < loss_mask.size(); ++t) {

@@ -13,10 +13,10 @@
 
 namespace specdec::data {
 
-// What the endpoint said instead of an answer.
+// The error that the endpoint gave instead of an answer.
 struct AnswerProblem {
   int64_t turn = 0;    // number of the answer in its row, from 1
-  int64_t status = 0;  // of HTTP; 0 = none
+  int64_t status = 0;  // HTTP status; 0 = none
   std::string message;
 };
 
@@ -26,19 +26,19 @@ struct Answer {
   std::vector<int32_t> tokens = {};  // the whole new row, prompt included
   std::vector<uint8_t> loss_mask = {};
   int64_t prompt_tokens = 0;
-  std::string rejected = {};  // why the row has no answer; "" = it has one. If set, `tokens` is empty.
-  std::string ended = {};     // why the row ends before its last answer; "" = it does not
+  std::string rejected = {};  // why the row has no answer; "" = it has one. If set, `tokens` is empty
+  std::string ended = {};     // why the row ends before its last answer; "" = the row is complete
   int64_t turns = 0;          // number of new answers
   std::vector<TurnCalls> calls = {};
-  std::optional<AnswerProblem> problem = {};  // the reason of `rejected` or `ended`, if the endpoint gave it
+  std::optional<AnswerProblem> problem = {};  // the endpoint's error that led to `rejected` or `ended`
 };
 
 // A JSONL file: a header with the settings, then one line per answer. Not thread-safe.
 class AnswerLog {
  public:
-  // Creates the file. With `resume` it may exist already: its answers are then read, and a torn last line is dropped.
-  // Throws Error(kUsage) if the file exists and `resume` is false, or if its header differs from `settings` (the
-  // message names the settings that differ); Error(kData) if the file is damaged; Error(kIo).
+  // Creates the file. With `resume` the file may exist already: its answers are then read, and an incomplete last line
+  // is dropped. Throws Error(kUsage) if the file exists and `resume` is false, or if its header differs from `settings`
+  // (the message names the settings that differ); Error(kData) if the file is damaged; Error(kIo).
   AnswerLog(std::filesystem::path file, const Json& settings, bool resume);
   ~AnswerLog();
   AnswerLog(const AnswerLog&) = delete;

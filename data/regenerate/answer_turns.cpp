@@ -24,8 +24,8 @@ struct CallSign {
   bool operator==(const CallSign& other) const { return opening == other.opening && name == other.name; }
 };
 
-// Returns the places where one of the names stands between other characters than those of words, in their order. In
-// prose a name stands beside words, because `text` has no white space.
+// Returns the places where one of the names occurs and is not part of a longer word, in order. Since `text` has no
+// white space, a name in prose touches the neighbouring words and is not found.
 std::vector<CallSign> call_signs(const std::string& text, const std::vector<std::string>& names) {
   std::vector<CallSign> signs;
   const std::set<std::string> unique(names.begin(), names.end());
@@ -58,7 +58,8 @@ std::vector<AnswerTurn> answer_turns(const TokenRow& row) {
     if (turns.empty() || turns.back().end != t) turns.push_back({t, t, {}});
     turns.back().end = t + 1;
   }
-  // All of a plain text but its first token is learnt, also what a roll-out takes as the prompt.
+  // In a row of plain text, every token but the first is learnt. The loss mask then does not show the answer, so the
+  // answer begins after prompt_tokens.
   const bool is_text =
       turns.size() == 1 && turns[0].begin == 1 && turns[0].end == size && turns[0].begin < row.prompt_tokens;
   if (turns.empty() || is_text) turns = {{row.prompt_tokens, size, {}}};
@@ -79,7 +80,7 @@ bool makes_same_calls(const std::set<std::string>& openings, const std::vector<s
                       const std::string& recorded, const std::string& written) {
   const std::string before = without_space(recorded), now = without_space(written);
   const std::vector<CallSign> signs = call_signs(before, names);
-  if (!names.empty() && signs.empty()) return false;  // it is not known what a call looks like
+  if (!names.empty() && signs.empty()) return false;  // the recorded answer does not show how a call is written
   if (signs != call_signs(now, names)) return false;
   return std::all_of(openings.begin(), openings.end(), [&](const std::string& opening) {
     return occurrences(before, opening) == occurrences(now, opening);

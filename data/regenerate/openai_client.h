@@ -26,8 +26,8 @@ class OpenAiClient {
   explicit OpenAiClient(ClientOptions options);
 
   // `path` is below the base URL ("/models"). Both functions retry failed attempts, then return the last reply whatever
-  // its status. They throw Error(kNetwork) if in the last attempt the endpoint was unreachable, timed out or sent too
-  // large a reply, or if a signal stopped them.
+  // its status. They throw Error(kNetwork), the kind that means "try again", if in the last attempt the endpoint was
+  // unreachable, timed out or sent too large a reply, or if a signal stopped them.
   HttpReply get(const std::string& path);
   HttpReply post(const std::string& path, const Json& body);
 

@@ -25,9 +25,9 @@ namespace specdec::data {
 
 namespace {
 
-constexpr int kFirstAttempts = 6;  // 15.5 s of waiting, besides what the attempts take
+constexpr int kFirstAttempts = 6;  // the waits between them sum to 15.5 s
 constexpr double kProbeSeconds = 10;
-constexpr size_t kMostWithoutAnswer = 8;  // conversations in a row; then the endpoint is given up
+constexpr size_t kMostWithoutAnswer = 8;  // if this many conversations in a row fail, the run ends
 
 struct Job {
   std::string split;
@@ -73,8 +73,8 @@ class Regenerate {
     return o;
   }
 
-  // An endpoint that never answered is given up sooner than one that stops answering during the work, and each attempt
-  // is logged.
+  // Options for the first request: an endpoint that has never answered is retried fewer times than one that stops
+  // answering during the work, and each attempt is logged.
   ClientOptions first_contact() const {
     ClientOptions o = client_options();
     o.backoff.max_attempts = kFirstAttempts;
@@ -103,8 +103,8 @@ class Regenerate {
     result_.rows = static_cast<int64_t>(jobs_.size());
   }
 
-  // Returns whether OUT has the answers of a finished run with these settings; result_ is then that of such a run. What
-  // cannot be read, or was made otherwise, is replaced.
+  // Returns whether OUT has the answers of a finished run with the same settings, and if so loads its result into
+  // result_. Returns false for an output that cannot be read or has other settings; the output is then replaced.
   bool is_finished() {
     const fs::path file = fs::path(options_.out) / kRegeneratedFile;
     try {
@@ -123,8 +123,8 @@ class Regenerate {
     return true;
   }
 
-  // Asks the endpoint for all answers that the log lacks. Workers take jobs by a shared counter, while the calling
-  // thread reports progress. The first error stops all workers.
+  // Requests all answers that the log lacks. Workers take jobs by a shared counter, while the calling thread reports
+  // progress. The first error stops all workers.
   void ask_all(const ProgressFn& progress) {
     const RowRegenerator rows(options_, result_.model, index_, tokeniser_ ? &*tokeniser_ : nullptr);
     for (const Job& job : jobs_)
@@ -189,7 +189,8 @@ class Regenerate {
     changed_.notify_one();
   }
 
-  // Returns whether the endpoint answers anything at all. If it does, it is a single row that it has no answer for.
+  // Returns whether the endpoint answers HTTP requests at all. If it does, a failed request is a problem of its row and
+  // not of the endpoint.
   bool is_up() const {
     ClientOptions options = client_options();
     options.request_timeout_s = kProbeSeconds;
@@ -198,7 +199,8 @@ class Regenerate {
     return client.probe(base.substr(base.find('/', base.find("//") + 2)) + "/models").status != 0;
   }
 
-  // Keeps an answer on disk, or a refusal. What an endpoint refuses before its first answer may be due to the settings.
+  // Stores an answer, or the refusal of a row. Before the first answer, a refusal may be caused by the settings rather
+  // than by the row, so the refusal is set aside and not stored yet.
   void take(const Answer& answer) {
     problem_.clear();
     if (!answer.rejected.empty() && answer.problem && answers_ == 0)
@@ -218,8 +220,8 @@ class Regenerate {
     changed_.notify_one();
   }
 
-  // Rows that get no answer are kept back until a later row gets one: only then is it known that it was due to them.
-  // Throws `error` when there are too many of them.
+  // Collects rows that got no answer. They are stored as rejected when a later row gets an answer, because that shows
+  // that these rows, and not the endpoint, were the cause. Throws `error` when kMostWithoutAnswer rows are collected.
   void set_aside(Answer answer, const Error& error) {
     problem_ = answer.problem->message;
     aside_.push_back(std::move(answer));
@@ -329,15 +331,15 @@ class Regenerate {
   Json settings_;
   std::vector<Job> jobs_;
 
-  // What the workers share. `mutex_` guards it, the log and the counts of result_.
+  // Shared by the workers. `mutex_` guards these members, the log and the counts of result_.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<AnswerLog> log_;
   std::exception_ptr failure_;
-  size_t next_ = 0;            // the next job to take
+  size_t next_ = 0;            // index of the next job to take
   int finished_ = 0;           // workers that have ended
   std::vector<Answer> aside_;  // rows without an answer since the last row that got one
-  std::string problem_;        // of an attempt that failed since the last answer
+  std::string problem_;        // message of the last failed attempt; "" after an answer
   int64_t answers_ = 0, tokens_ = 0, errors_ = 0;
   std::chrono::steady_clock::time_point began_;
 };

@@ -15,19 +15,19 @@ bool is_refusal(long status) { return status == 400 || status == 413 || status =
 
 }  // namespace
 
-// The row that is being written.
+// The state of the row that is being rewritten.
 struct RowRegenerator::Work {
   const TokenRow& recorded;
-  std::vector<AnswerTurn> turns;  // of the recorded row
-  size_t turn = 0;                // the answer that is written now
+  std::vector<AnswerTurn> turns;  // answers of the recorded row
+  size_t turn = 0;                // index of the answer that is written now
   Answer out;
-  bool was_cut = false;  // the answer reached its longest length
+  bool was_cut = false;  // the new answer reached its token limit
   std::set<std::string> openings = {};
 
   bool is_last() const { return turn + 1 == turns.size(); }
   const AnswerTurn& now() const { return turns[turn]; }
 
-  // Ends the row before the answer that is written now.
+  // Ends the row before answer `turn`.
   void end(const std::string& reason) { (turn == 0 ? out.rejected : out.ended) = reason; }
   void append_recorded(int64_t begin, int64_t end) {
     out.tokens.insert(out.tokens.end(), recorded.tokens.begin() + begin, recorded.tokens.begin() + end);
@@ -50,8 +50,9 @@ Answer RowRegenerator::answer(OpenAiClient& client, const TokenRow& row) const {
   return std::move(out);
 }
 
-// Returns how many tokens the answer may have. Without --max-tokens the last answer may be as long as the recorded one.
-// Another answer should rather end by itself, because the conversation goes on after it.
+// Returns the maximum number of tokens of the answer. Without --max-tokens, the last answer may be as long as the
+// recorded one. An earlier answer may be longer than the recorded one, because the model must end it before the
+// conversation can continue.
 int64_t RowRegenerator::room(const Work& work) const {
   const int64_t recorded = work.now().end - work.now().begin;
   int64_t room = options_.max_tokens > 0 ? options_.max_tokens : work.is_last() ? recorded : 2 * recorded + 64;
@@ -59,7 +60,7 @@ int64_t RowRegenerator::room(const Work& work) const {
   return room;
 }
 
-// Appends one answer. Returns false if the row ends without it.
+// Requests one answer and appends it. Returns false if the row ends before this answer.
 bool RowRegenerator::ask(OpenAiClient& client, Work& work) const {
   Answer& out = work.out;
   const int64_t max_tokens = room(work), last_prompt = out.prompt_tokens;
@@ -102,11 +103,12 @@ bool RowRegenerator::ask(OpenAiClient& client, Work& work) const {
   return true;
 }
 
-// Appends what the record has between this answer and the next one. Returns false if the row ends here.
+// Appends the recorded tokens between this answer and the next one. Returns false if the row must end after this
+// answer.
 bool RowRegenerator::go_on(Work& work) const {
   Answer& out = work.out;
   const auto end = [&](const char* reason) {
-    ++work.turn;  // this answer stays
+    ++work.turn;  // the row keeps this answer
     work.end(reason);
     return false;
   };
@@ -117,7 +119,7 @@ bool RowRegenerator::go_on(Work& work) const {
                                                      text_of(work.recorded.tokens, work.now().begin, work.now().end),
                                                      text_of(out.tokens, out.prompt_tokens, size));
     if (!same) {
-      if (!work.now().calls.empty()) out.calls.pop_back();  // it calls others, or none
+      if (!work.now().calls.empty()) out.calls.pop_back();  // the new answer does not make the recorded calls
       return end("tool_calls");
     }
   }
@@ -141,7 +143,7 @@ Json RowRegenerator::request_body(const Work& work, int64_t max_tokens) const {
                {"temperature", options_.temperature.value_or(sampling.temperature)},
                {"seed", (options_.seed ^ conversation_key(key)) >> 11},  // 53 bits: exact in every JSON reader
                {"return_token_ids", true}};
-  // Leaves out values that are the default, because strict endpoints refuse fields that they do not know.
+  // Omits parameters that have their default value, because strict endpoints refuse parameters that they do not know.
   if (sampling.top_p < 1) body["top_p"] = sampling.top_p;
   if (sampling.top_k > 0) body["top_k"] = sampling.top_k;
   if (sampling.min_p > 0) body["min_p"] = sampling.min_p;
@@ -161,18 +163,19 @@ std::string RowRegenerator::text_of(const std::vector<int32_t>& tokens, int64_t 
   return tokeniser_->tokenizer().decode({tokens.begin() + begin, tokens.begin() + end}, false);
 }
 
-// Returns the marker that ends the recorded answer, -1 if there is none.
+// Returns the token that ends the recorded answer (its end-of-turn marker), -1 if there is none.
 int32_t RowRegenerator::closing_token(const Work& work) const {
   if (work.now().end == work.now().begin) return -1;
   const int32_t last = work.recorded.tokens[static_cast<size_t>(work.now().end) - 1];
-  // A conversation went on after this answer, so the answer is whole and its last token ends the turn.
+  // If the conversation continued after this answer, the answer is complete and its last token is the marker.
   if (!tokeniser_) return work.is_last() ? -1 : last;
   const text::Tokenizer& t = tokeniser_->tokenizer();
   return t.decode({last}, true).empty() && !t.decode({last}, false).empty() ? last : -1;
 }
 
-// Appends the tokens of `choice`, cut to the max_length of the data, and sets prompt_tokens. An endpoint that ignores
-// max_tokens is refused; text may have more tokens here than it had there.
+// Appends the tokens of `choice`, cut to the max_length of the data, and sets prompt_tokens. Throws if the endpoint
+// returned more token ids than max_tokens. An answer returned as text may have more tokens, because it is tokenised
+// here.
 void RowRegenerator::append(const Json& choice, int64_t max_tokens, const std::string& where, Work& work) const {
   Answer& out = work.out;
   out.prompt_tokens = static_cast<int64_t>(out.tokens.size());
@@ -203,7 +206,8 @@ void RowRegenerator::append(const Json& choice, int64_t max_tokens, const std::s
     out.tokens.push_back(end);
     out.loss_mask.push_back(1);
   }
-  // "tool_calls" of chat endpoints, and an answer that ends with its marker whatever the endpoint says
+  // An answer that ends with its end-of-turn marker was not cut, even if finish_reason is not "stop" (such as
+  // "tool_calls").
   work.was_cut = work.was_cut && (end < 0 || out.tokens.back() != end);
   if (const auto most = static_cast<size_t>(index_.max_length); most > 0 && out.tokens.size() > most) {
     out.tokens.resize(most);
@@ -212,7 +216,8 @@ void RowRegenerator::append(const Json& choice, int64_t max_tokens, const std::s
   }
 }
 
-// Appends the tokens of an answer that came as text. A token that straddles the border belongs to the answer.
+// Appends the tokens of an answer that was returned as text. A token that spans the end of the prompt and the begin of
+// the answer belongs to the answer.
 void RowRegenerator::append_text(const std::string& text, Work& work) const {
   Answer& out = work.out;
   const text::Tokenizer& t = tokeniser_->tokenizer();

@@ -1,4 +1,4 @@
-// Has an endpoint write the answers of one row anew, each after the new ones before it.
+// Lets an endpoint rewrite the answers of one row, each after the new answers before it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace specdec::data {
 
-// An endpoint gave a row no answer and did not refuse it: it is down, or answers nonsense.
+// Thrown if an endpoint gave a row no valid answer and did not refuse it: the endpoint is down or sends invalid
+// replies.
 class NoAnswer : public Error {
  public:
   NoAnswer(AnswerProblem what, const std::string& message)
@@ -24,19 +25,20 @@ class NoAnswer : public Error {
 // Const methods are thread-safe.
 class RowRegenerator {
  public:
-  // `tokeniser` may be null if the endpoint returns token ids. `max_length` is that of the data, 0 = none. The three
-  // references must outlive the object.
+  // `tokeniser` may be null if the endpoint returns token ids. `options`, `model` and `index` must outlive the object.
   RowRegenerator(const RegenerateOptions& options, const std::string& model, const ShardIndex& index,
                  const RowTokeniser* tokeniser)
       : options_(options), model_(model), index_(index), tokeniser_(tokeniser) {}
 
-  // Returns the row with new answers; what lies between the answers stays. The row ends before its last answer, and
-  // Answer::ended says why, if the endpoint refuses the longer prompt (http_400, http_413, http_422), no room is left
-  // for an answer (no_room), an answer is empty (empty_answer), an answer was cut and the row does not show how turns
-  // end (length), or an answer does not call the functions whose recorded results come next (tool_calls). If this
-  // happens at the first answer, the row is rejected for that reason. Throws NoAnswer; Error(kUsage) for status 401,
-  // 403 and 404; Error(kData) if the endpoint returns no token ids and there is no tokeniser; Error(kNetwork) when a
-  // signal stops the run.
+  // Returns the row with new answers; what lies between the answers stays. The row ends before its last answer, for the
+  // reason in Answer::ended, if
+  // * the endpoint refuses the longer prompt (http_400, http_413, http_422),
+  // * no room is left for an answer (no_room), or an answer is empty (empty_answer),
+  // * an answer was cut and the row does not show how turns end (length),
+  // * an answer does not call the functions whose recorded results come next (tool_calls).
+  // If this happens at the first answer, the row is rejected for that reason. Throws NoAnswer; Error(kUsage) for status
+  // 401, 403 and 404; Error(kData) if the endpoint returns no token ids and there is no tokeniser; Error(kNetwork), the
+  // kind that means "try again", when a signal stops the run.
   Answer answer(OpenAiClient& client, const TokenRow& row) const;
 
  private:

@@ -24,13 +24,13 @@ class DomainClusters {
   // (8 MiB), whatever the number of rows.
   DomainClusters(const std::filesystem::path& directory, int clusters, uint64_t seed);
 
-  // Adds the next row, represented by the prompt of its last answer. A row without a prompt is represented by its text,
-  // or by its last message if it is a chat.
+  // Adds the next row. Its features are the words of the prompt of its last answer; without a prompt, those of its text
+  // or of the last message of a chat.
   void add(const TrafficRecord& record);
   size_t size() const { return num_rows_; }
 
-  // Returns the cluster of each row; cluster 0 has the most rows. There are fewer clusters than requested if there are
-  // fewer different rows. The same rows in the same order give the same clusters. Call once.
+  // Returns the cluster of each row; cluster 0 has the most rows. Gives fewer clusters than requested if there are
+  // fewer distinct rows. The same rows in the same order give the same clusters. Call once.
   std::vector<uint8_t> assign();
 
   static std::string name(uint8_t cluster) { return "cluster-" + std::to_string(cluster + 1); }

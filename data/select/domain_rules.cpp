@@ -25,7 +25,7 @@ std::string system_content(const TrafficRecord& r) {
     if (m.role == "system" || m.role == "developer") text += m.content + "\n";
   return text;
 }
-// Returns the user messages between the last answer and the one before it.
+// Returns the user messages between the last two answers, which are the prompt of the last answer.
 std::string prompt_content(const TrafficRecord& r) {
   if (r.messages.empty()) return r.prompt;
   std::string text;

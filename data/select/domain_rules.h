@@ -17,8 +17,8 @@ namespace specdec::data {
 // lines that begin with # are skipped.
 class DomainRules {
  public:
-  // Throws Error(kConfig) if the file is missing or has no rules, or, naming the line, if a line is not a rule or RE2
-  // refuses its pattern.
+  // Throws Error(kConfig) if the file is missing or has no rules. If a line is not a rule, or RE2 refuses its pattern,
+  // the error names the line.
   explicit DomainRules(const std::filesystem::path& file);
   ~DomainRules();
   DomainRules(DomainRules&&) noexcept;

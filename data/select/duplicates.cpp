@@ -19,8 +19,8 @@ constexpr std::array<bool, 256> kWhiteSpace = [] {
 
 constexpr size_t kPlainWindow = 256;
 
-// Returns true if the only white space in the kPlainWindow bytes from `text` on is single spaces, so that these bytes
-// can be copied unchanged. The compiler turns the loops into the vector instructions of the machine.
+// Returns true if the kPlainWindow bytes from `text` on have no white space other than single spaces, so that they can
+// be copied unchanged. The loops have a fixed length, so that the compiler vectorises them.
 SPECDEC_CLONES("avx2", "default")
 bool is_plain(const char* text) {
   uint8_t odd = 0;
@@ -45,7 +45,7 @@ void append_collapsed(std::string_view text, std::string& out) {
       blank_before = to[-1] == ' ';
       continue;
     }
-    for (const size_t end = std::min(text.size(), i + kPlainWindow); i < end; ++i) {  // has no branch per character
+    for (const size_t end = std::min(text.size(), i + kPlainWindow); i < end; ++i) {  // no branch per character
       const bool blank = kWhiteSpace[static_cast<unsigned char>(text[i])];
       *to = blank ? ' ' : text[i];
       to += !(blank && blank_before);

@@ -11,9 +11,9 @@
 
 namespace specdec::data {
 
-// Writes to `out` all that makes two records equal: the content, with each run of white space as one space and with
-// separators between the parts, and the facts that decide which tokens are learnt (the tools, the template's variables,
-// ChatMessage::unlearnt, whether the answer was cut). Equal strings mean equal records.
+// Writes to `out` everything that must be equal for two records to be duplicates: the content, with each run of white
+// space as one space and with separators between the parts, and the facts that decide which tokens are learnt (the
+// tools, the template's variables, ChatMessage::unlearnt, whether the answer was cut).
 void collapse_content(const TrafficRecord& record, std::string& out);
 
 class Duplicates {

@@ -14,8 +14,8 @@ namespace {
 constexpr size_t kBucketSlots = 8;  // one cache line; a key may be in any slot of its bucket
 constexpr uint64_t kFamilySeed = 0x5D2026, kFamilyStream = 3;
 
-// The permutations x → a x + b of 32-bit numbers, with a odd; x is the upper half of a shingle's hash. That hash is
-// strong enough to make this family nearly min-wise independent (measured in tests/data/near_duplicates_test.cpp).
+// The permutations x → a·x + b of 32-bit numbers, where a is odd and x is the upper half of a shingle's hash. Since the
+// hash is strong, these permutations are nearly min-wise independent (measured in tests/data/near_duplicates_test.cpp).
 struct Family {
   alignas(64) uint32_t a[kMinHashes], b[kMinHashes];
 };
@@ -38,7 +38,8 @@ uint64_t mix(uint64_t x) {  // the finaliser of splitmix64 (Steele, Lea, Flood 2
   return x ^ (x >> 31);
 }
 
-// The compiler turns this loop into the vector instructions of the machine.
+// Sets each least[i] to the minimum of its old value and permutation i of every shingle. The compiler vectorises the
+// inner loop.
 SPECDEC_CLONES("avx2", "default")
 void lower_to(uint32_t* __restrict least, const uint64_t* shingle, size_t n, const uint32_t* __restrict a,
               const uint32_t* __restrict b) {
@@ -54,7 +55,7 @@ void lower_to(uint32_t* __restrict least, const uint64_t* shingle, size_t n, con
 }  // namespace
 
 std::vector<uint64_t> word_hashes(std::string_view text) {
-  constexpr uint64_t kStart = 0xCBF29CE484222325ull, kPrime = 0x100000001B3ull;  // FNV-1a
+  constexpr uint64_t kStart = 0xCBF29CE484222325ull, kPrime = 0x100000001B3ull;  // constants of FNV-1a
   std::vector<uint64_t> words;
   words.reserve(text.size() / 5 + 1);
   uint64_t hash = kStart;

@@ -16,7 +16,7 @@ ScratchFile::ScratchFile(const std::filesystem::path& directory) {
   fd_ = ::mkostemp(name.data(), O_CLOEXEC);
   if (fd_ < 0)
     throw Error(ErrorKind::kIo, directory.string() + ": cannot make a temporary file: " + std::strerror(errno));
-  if (::unlink(name.c_str()) != 0) {  // left there, the file would be published with the directory
+  if (::unlink(name.c_str()) != 0) {  // a file that keeps its name would be published with the directory
     const int code = errno;
     ::close(fd_);
     throw Error(ErrorKind::kIo, name + ": cannot be removed: " + std::strerror(code));

@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kCapStream = 4, kMixStream = 5;
 constexpr double kWhole = 1 + 1e-9;
 
-// Drops all but `keep` of the rows in `group`; returns how many it dropped.
+// Drops rows of `group` at random until `keep` are left; returns how many it dropped.
 int64_t thin(std::vector<size_t> group, size_t keep, uint64_t seed, uint64_t stream, std::vector<bool>& kept) {
   if (group.size() <= keep) return 0;
   const auto rank = [&](size_t row) { return std::pair(philox_uniform(seed, stream, row), row); };

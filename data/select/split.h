@@ -26,10 +26,11 @@ struct SplitResult {
   std::string rule;           // the rule that was used: time | hash | first
 };
 
-// Chooses the held-out conversations by options.rule. time: those whose last row is latest. hash: those with the
-// smallest seeded hash, which stay nearly the same when rows are added. first: those that come first. auto: time if
-// every row has a time, else hash. Throws Error(kData) for rule "time" if a row has no time. Rows with forced_holdout
-// need no time.
+// Chooses the held-out conversations by options.rule:
+// * time: the conversations whose last row is latest. Throws Error(kData) if a row without forced_holdout has no time.
+// * hash: the conversations with the smallest seeded hash; they stay nearly the same when rows are added.
+// * first: the conversations that come first.
+// * auto: time if every row has a time, else hash.
 SplitResult split_rows(const std::vector<SplitRow>& rows, const SplitOptions& options);
 
 uint64_t conversation_key(const std::string& conversation);

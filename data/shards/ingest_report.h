@@ -17,7 +17,7 @@ inline constexpr const char* kIngestReportFile = "ingest.json";
 struct SourceCounts {
   std::string file;
   int64_t records = 0, accepted = 0, rejected = 0;
-  std::map<std::string, int64_t> formats;  // record format → records; also plain (text), mapped (--map), unknown
+  std::map<std::string, int64_t> formats;  // format of the record, or plain (text), mapped (--map), unknown → records
 };
 
 struct IngestReport {
@@ -35,7 +35,7 @@ struct IngestReport {
   void validate(const std::string& where) const;  // throws Error(kData)
 };
 void visit_fields(Fields& f, SourceCounts& counts);
-void visit_contents(Fields& f, IngestReport& report);  // without schema
+void visit_contents(Fields& f, IngestReport& report);  // visits all fields except schema
 void visit_fields(Fields& f, IngestReport& report);
 Json to_json(const IngestReport& report);
 IngestReport ingest_report_from_json(const Json& object, const std::string& where);

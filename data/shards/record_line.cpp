@@ -10,7 +10,7 @@ namespace specdec::data {
 
 namespace {
 
-// The bytes that JSON strings must escape.
+// True for the bytes that must be escaped in JSON strings.
 constexpr std::array<bool, 256> kEscaped = [] {
   std::array<bool, 256> is{};
   for (size_t c = 0; c < 0x20; ++c) is[c] = true;

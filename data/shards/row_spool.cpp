@@ -16,8 +16,8 @@ void put_range(std::string& out, const Range& values) {
   out.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0]));
 }
 
-// Reads values from the bytes of one row. One process writes and reads the spool, so a size that does not fit means
-// that another program changed the file.
+// Reads values from the bytes of one row. The spool is written and read by the same process, so an impossible size
+// means that another program changed the file.
 struct Cursor {
   std::string_view bytes;
   void take(void* to, size_t n) {

@@ -19,7 +19,7 @@ constexpr size_t kMaxRowsFileBytes = size_t{4} << 30;
               file.string() + ": " + what + ": the data directory is damaged, run specdec data ingest again");
 }
 
-// Calls f and turns Error(kModel) into Error(kData): the safetensors reader blames a model, but here the data are
+// Calls f and turns Error(kModel) into Error(kData): the safetensors reader reports a damaged model, but here data are
 // damaged.
 template <class F>
 auto as_data_error(F&& f) {
@@ -100,7 +100,8 @@ void check_digest(const fs::path& file, const std::string& expected) {
   if (found != expected) damaged(file, "sha256 " + found + " differs from the one in index.json, " + expected);
 }
 
-// A writer holds the lock only while it puts one directory in the place of another.
+// Takes a shared lock on the directory. A writer holds its lock only while it replaces the directory, so retrying
+// suffices.
 std::shared_ptr<const DirectoryLock> held(const fs::path& directory) {
   constexpr int kMaxTries = 500;
   using State = DirectoryLock::State;
@@ -143,7 +144,7 @@ std::vector<TokenRow> ShardReader::rows(const std::string& split) const {
   if (split != "train" && split != "holdout" && split != "all")
     throw Error(ErrorKind::kUsage, "--split: expected train, holdout or all, found '" + split + "'");
   std::vector<TokenRow> rows;
-  int64_t before = 0;  // rows of earlier shards
+  int64_t before = 0;  // number of rows in earlier shards
   for (const ShardFile& shard : index_.shards) {
     if (split == "all" || shard.split == split) {
       const size_t begin = rows.size();

@@ -13,12 +13,12 @@ namespace specdec::data {
 
 class ShardReader {
  public:
-  // Reads DIR/index.json and checks the digests of the files that it names. Throws Error(kData); Error(kNetwork) if
-  // another process keeps replacing the directory.
+  // Reads DIR/index.json and checks the digests of the files that it names. Throws Error(kData) if the directory is
+  // damaged, and Error(kNetwork), the kind that means "try again", if another process keeps replacing the directory.
   explicit ShardReader(const std::filesystem::path& directory);
 
-  // While the reader or a copy of this exists, publish_data (data/shards/shard_writer.h) does not replace the
-  // directory.
+  // While the reader or a copy of the returned lock exists, publish_data (data/shards/shard_writer.h) does not replace
+  // the directory.
   std::shared_ptr<const DirectoryLock> hold() const { return hold_; }
 
   const ShardIndex& index() const { return index_; }

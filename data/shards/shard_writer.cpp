@@ -34,8 +34,8 @@ TensorToWrite as_tensor(const char* name, const char* dtype, const std::vector<T
   return {name, dtype, {static_cast<int64_t>(values.size())}, std::as_bytes(std::span(values))};
 }
 
-// Locks out readers of a directory, if there is one, while the result exists. They keep what they have opened, but
-// would find the files of another one behind the same names.
+// Takes an exclusive lock on a directory, if it exists, so that it has no readers while it is replaced. Readers keep
+// the files that they have opened, but would find other files under the same names afterwards.
 std::unique_ptr<const DirectoryLock> locked(const fs::path& directory) {
   auto lock = std::make_unique<const DirectoryLock>(directory, DirectoryLock::Kind::kExclusive);
   if (lock->state() == DirectoryLock::State::kTaken)
@@ -120,7 +120,7 @@ void publish_data(const fs::path& destination, const std::function<void(const fs
   require_replaceable(target);
   make_directories(target.parent_path());
   remove_partials(target.parent_path(), kPartialAgeSeconds);
-  locked(target);  // before hours of work
+  locked(target);  // fails before hours of work if another process reads the directory
   std::unique_ptr<const DirectoryLock> alone;
   replace_directory(target, [&](const fs::path& directory) {
     fill(directory);

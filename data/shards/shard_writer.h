@@ -46,8 +46,8 @@ class ShardWriter {
 // The file in an output of `data regenerate` that keeps its settings (data/regenerate/regenerate.h).
 inline constexpr const char* kRegeneratedFile = "regenerated.json";
 
-// Throws what check_output_directory (base/output_directory.h) throws: publishing removes what the destination has, so
-// it must be new, empty, or the output of an earlier `specdec data` and nothing else.
+// Throws what check_output_directory (base/output_directory.h) throws. Publishing deletes the old content of the
+// destination, so it must be new, empty, or exactly the output of an earlier `specdec data`.
 void require_replaceable(const std::filesystem::path& destination);
 
 // Builds a data directory beside `destination` and publishes it by one rename. A killed run leaves the old directory or

@@ -129,8 +129,8 @@ class GzipBytes final : public UnpackedBytes {
   }
 
  private:
-  // Skips the zero bytes that tapes and disk images leave after a member, and returns whether the block ended with
-  // them.
+  // Skips the zero bytes that tapes and disk images append after a gzip member. Returns whether only zero bytes were
+  // left in the block.
   bool skip_padding() {
     for (; stream_.avail_in > 0 && *stream_.next_in == 0; --stream_.avail_in) ++stream_.next_in;
     return stream_.avail_in == 0;
@@ -159,7 +159,7 @@ class ZstdBytes final : public UnpackedBytes {
       }
       rest_ = ZSTD_decompressStream(stream_, &to, &from_);
       if (ZSTD_isError(rest_)) damaged("zstd", ZSTD_getErrorName(rest_));
-      pending_ = to.pos == to.size;  // the output is full: zstd may hold more output, for which it needs no new input
+      pending_ = to.pos == to.size;  // the output is full: zstd may give more without new input
     }
     return to.pos;
   }
@@ -171,7 +171,7 @@ class ZstdBytes final : public UnpackedBytes {
   bool pending_ = false;
 };
 
-// Returns whether a file begins with a frame of zstd, or with one that decoders skip, as pzstd writes it.
+// Returns whether a file begins with a zstd frame, or with a skippable frame, as pzstd writes it.
 bool is_zstd(std::string_view head) {
   if (head.starts_with("\x28\xB5\x2F\xFD")) return true;
   return head.size() == 4 && (head[0] & 0xF0) == 0x50 && head.substr(1) == "\x2A\x4D\x18";

@@ -14,8 +14,8 @@ namespace specdec::data {
 // The source name that means standard input.
 inline const std::string kStandardInput = "-";
 
-// Compressed data that end in the middle: the file was cut off, or is still being written. All that came before is
-// good.
+// Thrown if compressed data end in the middle: the file was cut off, or is still being written. Everything before that
+// is valid.
 struct CutSource : Error {
   using Error::Error;
 };
@@ -24,8 +24,8 @@ class ByteSource {
  public:
   virtual ~ByteSource() = default;
   // Fills the front of `out` and returns the number of bytes; 0 only at the end. Throws CutSource if the compressed
-  // data end in the middle, another Error(kData) if they are damaged, Error(kIo) on a read error, Error(kNetwork) if a
-  // signal arrived while it waited for standard input.
+  // data end in the middle, another Error(kData) if they are damaged, Error(kIo) on a read error, and Error(kNetwork),
+  // the kind that means "try again", if a signal arrived while it waited for standard input.
   virtual size_t read(std::span<char> out) = 0;
   // Returns true for a table; read() then gives lines of JSON, one object per row.
   virtual bool is_table() const { return false; }

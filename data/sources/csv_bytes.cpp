@@ -40,11 +40,11 @@ class CsvBytes final : public ByteSource {
   std::string finish_sha256() override { return text_->finish_sha256(); }
 
  private:
-  enum class State { kStart, kPlain, kQuoted, kQuote, kReturn };  // kQuote: after a quote in a quoted field
+  enum class State { kStart, kPlain, kQuoted, kQuote, kReturn };  // kQuote: after a quote inside a quoted field
 
   void next_block() {
     const bool at_start = record_ == 0 && field_ == 0 && names_[0].empty();
-    // The first block holds a byte-order mark and the first line as a whole.
+    // The first block must contain any byte-order mark and the whole first line.
     size_t n = 0, got = 0;
     do {
       got = text_->read(std::span(block_).subspan(n));
@@ -57,7 +57,7 @@ class CsvBytes final : public ByteSource {
     if (separator_ == '\0') separator_ = separator_of(text.substr(at_));
   }
 
-  // Returns the separator of the header: a comma, or a semicolon if there is one and no comma outside of quotes.
+  // Returns the separator of the header: a semicolon if there is one and no comma outside quotes, else a comma.
   static char separator_of(std::string_view text) {
     bool quoted = false, semicolon = false;
     text.remove_prefix(std::min(text.find_first_not_of("\r\n"), text.size()));
@@ -88,7 +88,7 @@ class CsvBytes final : public ByteSource {
     if (state_ != State::kStart || field_ > 0) end_record();
   }
 
-  // Returns true if `c` is copied unchanged into the value that has begun.
+  // Returns true if `c` can be copied unchanged into the current value.
   bool is_plain(char c) const {
     return static_cast<unsigned char>(c) >= 0x20 && c != '"' && c != '\\' &&
            (state_ == State::kQuoted || (state_ == State::kPlain && c != separator_));
@@ -209,7 +209,7 @@ class CsvBytes final : public ByteSource {
 
   std::string name_;
   std::unique_ptr<ByteSource> text_;
-  char separator_;  // NUL until the first block tells it
+  char separator_;  // NUL until the header has been seen
   std::vector<char> block_;
   size_t at_ = 0, text_end_ = 0;  // positions in block_
   bool last_block_ = false;

@@ -28,8 +28,8 @@ void send(int pipe, Head::Kind kind, std::string_view piece, uint64_t stored_don
   const Head head{kind, static_cast<uint32_t>(piece.size()), stored_done};
   write_pipe(pipe, {reinterpret_cast<const char*>(&head), sizeof head});
   write_pipe(pipe, piece);
-  // Restarts the child's limit for the next rows. It limits CPU time, because wall-clock time also passes while the
-  // parent is slow to read.
+  // Restarts the child's time limit for the next rows. The limit counts CPU time, because wall-clock time also passes
+  // while the parent is slow to read.
   const itimerval left{{0, 0}, {kSecondsToNextRows, 0}};
   setitimer(ITIMER_PROF, &left, nullptr);
 }

@@ -33,8 +33,8 @@ int64_t open_brackets(std::string_view line) {
   return depth;
 }
 
-// Returns true if `line` is the first line of an object printed over several lines, and false if it is a truncated
-// record and `rest` begins with the next one.
+// Returns whether an object that begins in `line` goes on in `rest`, so that it is printed over several lines. Returns
+// false if `line` is a truncated record and `rest` begins with the next record.
 bool goes_on(std::string_view line, std::string_view rest) {
   if (!line.starts_with('{') || rest.empty() || open_brackets(line) <= 0) return false;
   const std::string_view inside = trimmed(line.substr(1));
@@ -70,7 +70,7 @@ void RecordReader::refuse_utf16() const {
     throw Error(ErrorKind::kData, name_ + ": UTF-16 text, expected UTF-8: convert it (iconv -f UTF-16 -t UTF-8)");
 }
 
-// Appends the next block after dropping the bytes that were already returned. Returns false at the end of the source.
+// Drops the bytes that were already returned and appends the next block. Returns false at the end of the source.
 bool RecordReader::fill() {
   dropped_ += position_;
   buffer_.erase(0, position_);
@@ -93,7 +93,7 @@ bool RecordReader::next(RawRecord& record) {
     try {
       if (!(container_ == Container::kValues ? next_value(record) : next_delimited(record))) return false;
     } catch (const Error&) {
-      if (!cut_) throw;  // of a value that was cut nothing is known
+      if (!cut_) throw;  // after a cut, the last value is dropped without an error
       return false;
     }
     if (cut_ && record.unterminated && container_ == Container::kDocuments) return false;
@@ -114,7 +114,8 @@ bool RecordReader::next_delimited(RawRecord& record) {
       record.number = ++number_;
       return true;
     }
-    // A delimiter may begin in the last bytes of the block, so keep those; drop the rest of a record that is too long.
+    // Keeps the last bytes of the block, because a delimiter may begin in them. Drops all other bytes of a record that
+    // is too long.
     const size_t keep = std::min(buffer_.size() - position_, delimiter_.empty() ? 0 : delimiter_.size() - 1);
     if (buffer_.size() - position_ > max_record_bytes_ + keep) {
       record.too_long = true;
@@ -229,7 +230,7 @@ Container guess_container(const std::string& name, std::string_view head, size_t
     head.remove_prefix(end == std::string_view::npos ? head.size() : end + 1);
     if (text.empty()) continue;
     if (lines == 0 && goes_on(text, trimmed(head))) return Container::kValues;
-    // A truncated or overlong line still counts as JSON; its reject will say what is wrong with it.
+    // A truncated or overlong line still counts as JSON; it is rejected later with the exact reason.
     objects += line.size() > max_record_bytes || text.starts_with('{') ? 1 : 0;
     ++lines;
   }

@@ -42,8 +42,8 @@ class RecordReader {
   // before LF and, for documents, surrounding white space. For kValues, throws Error(kData) if there is anything but
   // JSON between the values.
   bool next(RawRecord& record);
-  // Returns whether the source's compressed data end in the middle. next() gives the whole records before that point;
-  // if the records are lines, it also gives the line that was cut.
+  // Returns whether the source's compressed data end in the middle. next() returns the whole records before that point
+  // and, for kLines, also the truncated line.
   bool is_cut() const { return cut_; }
 
   uint64_t stored_done() const { return bytes_->stored_done(); }
@@ -71,10 +71,10 @@ class RecordReader {
   enum class ArrayState { kStart, kInside, kEnd, kNone } array_ = ArrayState::kStart;
 };
 
-// Guesses what a source holds. The names .jsonl and .ndjson (also with .gz or .zst) mean lines. Otherwise the first 100
-// lines of `head` decide. They are values if they begin with '[' and an object, or with an object that continues on the
-// next line. They are lines if most non-blank lines begin like an object, or if the name ends in .json. Anything else
-// is documents.
+// Guesses the kind of records in a source. The names .jsonl and .ndjson (also with .gz or .zst) mean lines. Otherwise
+// the first 100 lines of `head` decide. The source holds values if it begins with '[' and an object, or with an object
+// that continues on the next line. It holds lines if most non-blank lines begin like an object, or if the name ends in
+// .json. Anything else is documents.
 Container guess_container(const std::string& name, std::string_view head, size_t max_record_bytes);
 
 }  // namespace specdec::data

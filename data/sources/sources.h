@@ -12,9 +12,8 @@ namespace specdec::data {
 // directory without traffic files or a pattern that matches nothing, Error(kUsage) for "-" twice.
 std::vector<std::string> expand_sources(const std::vector<std::string>& sources);
 
-// Returns whether all files have the name of plain text, .txt or .md (also with .gz or .zst). Only then is text without
-// JSON read as documents when the user has not asked for that, because neither an access log nor notes beside logs are
-// text to learn.
+// Returns whether all files are named as plain text: .txt or .md (also with .gz or .zst). Unless the user asks for it,
+// only such files are read as documents, because neither an access log nor notes beside logs are text to learn.
 bool are_plain_text(const std::vector<std::string>& files);
 
 }  // namespace specdec::data

@@ -26,7 +26,7 @@ namespace specdec::deploy {
 namespace {
 
 constexpr int kRounds = 2, kQualityBatch = 4;
-constexpr double kCostSeconds = 5;  // for each draft and batch size
+constexpr double kCostSeconds = 5;  // time spent on measuring costs, for each draft and batch size
 constexpr int64_t kWarmTokens = 16, kSampledContexts = 4, kSampledContextTokens = 16, kSampledRuns = 800;
 
 void require(bool ok, const std::string& text) {
@@ -49,27 +49,27 @@ void check_options(const BenchOptions& o) {
   check_output_directory(o.out, {.flag = "--out", .command = "specdec bench", .results = {{"bench.json", "bench"}}});
 }
 
-// Holds a draft under test and what all its runs share, whatever their K.
+// A draft that is benchmarked, and the state that its runs with different K share.
 struct Contender {
   std::string name;
   decode::DraftPtr weights;
   std::unique_ptr<decode::CausalModel> model;
   double sampled_p_value = 1;
-  std::map<int, GreedyComparison> quality;  // by K
+  std::map<int, GreedyComparison> quality;  // K → comparison of greedy texts
 };
 
-// Holds one contender with one K. It learns costs and overlaps from its own runs only, like a server that runs this
-// draft with this K.
+// A contender with one K. Its costs and overlaps come only from its own runs, as on a server that runs this draft with
+// this K.
 struct Configuration {
   Contender* contender = nullptr;  // null: plain decoding
   int k = 0;
   std::unique_ptr<Learnt> learnt = {};
   std::unique_ptr<decode::Stepper> stepper = {};
   GroupFigures figures = {};
-  // [groups] Seconds of each group of prompts, summed over rounds: `seconds` of this configuration's runs, `beside` of
-  // the plain runs that were timed side by side with them.
+  // Seconds of each group of prompts, summed over rounds. `seconds`: runs with this draft and K. `beside`: the runs of
+  // plain decoding that were timed together with those runs.
   std::vector<double> seconds = {}, beside = {};
-  double spent = 0, spent_beside = 0;  // seconds so far, for the progress line
+  double spent = 0, spent_beside = 0;  // total seconds of `seconds` and `beside` so far, for the progress line
 };
 
 class Run {
@@ -119,7 +119,7 @@ class Run {
     const ResolvedModel target = resolve_model(options_.target);
     for (const std::string& draft : options_.drafts) {
       const ResolvedModel model = resolve_model(draft);
-      if (!model.draft.empty()) continue;  // bound by its package's manifest
+      if (!model.draft.empty()) continue;  // load_pair() checks a packaged draft against its manifest
       const BindingCheck binding = check_binding(target.directory, model.directory);
       if (binding.state == BindingState::kStale && !options_.allow_stale) {
         result_.reason = binding.reason;
@@ -212,7 +212,7 @@ class Run {
     return group;
   }
 
-  // Runs the same prompts with and without the draft, one step of each in turn, and returns the figures of both.
+  // Runs the same prompts with and without the draft, alternating their steps, and returns the figures of both runs.
   PairFigures run_pair(Configuration& c, std::span<const std::vector<int32_t>> prompts, int64_t tokens, uint64_t seed) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during the benchmark");
     GroupRun normal(*plain_, prompts, group_of(0, tokens, seed), nullptr, clock_);
@@ -222,7 +222,7 @@ class Run {
   }
 
   void measure_batch(int batch) {
-    // Every group is filled up to the batch size: the prompts are reused in turn.
+    // Every group is filled up to the batch size by repeating prompts from the start of the list.
     const size_t n = prompts_.size(), size = static_cast<size_t>(batch), groups = (n + size - 1) / size;
     std::vector<std::vector<std::vector<int32_t>>> group_prompts(groups);
     for (size_t g = 0; g < groups; ++g)
@@ -244,7 +244,8 @@ class Run {
     pairs.threads = pair_.timed_threads();
     pairs.repeats = repeats_of(plain * static_cast<double>(options_.tokens) / static_cast<double>(warm));
     const size_t each = configurations.size(), count = static_cast<size_t>(kRounds) * groups * each;
-    // Run `at` uses configuration (at + group + round) mod `each`, so that no configuration always runs first.
+    // Run `at` uses configuration (at + group + round) mod `each`, so that each configuration runs first about equally
+    // often.
     const auto place = [&](size_t at) {
       const size_t g = at / each % groups, round = at / each / groups;
       return std::tuple(g, round, (at % each + g + round) % each);
@@ -288,7 +289,7 @@ class Run {
     return seconds.empty() ? Estimate{1, {0, 1e6}, 0} : speedup(beside, seconds);
   }
 
-  // Returns the speed-up over the runs so far, as "draft, K 4: 1.31 ×".
+  // Returns the speed-up over plain decoding in the runs so far, for example "draft, K 4: 1.31 ×".
   std::string so_far(const Configuration& c) const {
     char figure[32];
     std::snprintf(figure, sizeof figure, ": %.2f ×", c.spent > 0 ? c.spent_beside / c.spent : 0);
@@ -304,8 +305,8 @@ class Run {
       note("batch " + std::to_string(batch) + ": the machine was busy, " + others_of(use) + " while it was timed");
   }
 
-  // Returns the measured costs, or an empty table unless drafts are plain chains of a fixed K: K, c and v do not
-  // predict the speed-up from tree or suffix drafts.
+  // Returns the measured costs, from which speed-ups are predicted. Returns an empty table if no K above 0 is
+  // benchmarked, or with trees or suffix drafts, because the prediction holds only for chains.
   CostTable costs_of(const Contender& contender, int batch) {
     CostOptions o;
     o.batches = {batch};
@@ -368,8 +369,8 @@ class Run {
     return same == 1 ? last(draft) : draft;
   }
 
-  // Compares the greedy text of every draft and K with that of plain decoding, and runs one sampled test per draft.
-  // Does both whatever the temperature of the timed runs is.
+  // Compares the greedy text of every draft and K with the text of plain decoding, and tests each draft's sampled text
+  // once. Both tests are independent of the temperature of the timed runs.
   void judge_quality() {
     decode::RolloutOptions greedy;
     greedy.request = {.max_tokens = options_.tokens, .sampling = {.temperature = 0}};

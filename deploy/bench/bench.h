@@ -21,21 +21,21 @@
 namespace specdec::deploy {
 
 struct BenchRow {
-  std::string draft;  // as given; empty for a row of plain decoding
+  std::string draft;  // name as the user gave it; "" = a row of plain decoding
   std::string name;   // for display: the directory's name if no other draft has the same
-  int k = 0;          // -1 = auto
+  int k = 0;          // -1: the controller chooses K
   int batch = 1;
   int64_t tokens = 0;
-  double seconds = 0;                            // decoding only, from the first step on
-  double ttft_ms = 0;                            // mean
-  double itl_p50 = 0, itl_p95 = 0, itl_p99 = 0;  // ms between deliveries
+  double seconds = 0;                            // seconds of all steps, without the target's prefill
+  double ttft_ms = 0;                            // mean time to first token
+  double itl_p50 = 0, itl_p95 = 0, itl_p99 = 0;  // ms between two deliveries of tokens
   AcceptanceCounts counts;
-  // Relative to plain decoding at the same batch size. The interval is over groups of prompts, n = groups; with n < 4
-  // there is none.
+  // Speed-up over plain decoding at the same batch size. n is the number of groups of prompts, over which the interval
+  // is computed; with n < 4 there is no interval.
   Estimate speedup;
-  // Predicted speed-up tau / (K·c + v). tau, the tokens per step, comes from this row's overlaps; c and v, the costs of
-  // drafting one token and of verifying, both relative to a plain step, are measured separately. 0 if the drafts are
-  // not chains of a fixed K, or if no costs were measured.
+  // Predicted speed-up tau / (K·c + v). tau, the tokens per step, comes from this row's overlaps. c and v are the costs
+  // of drafting one token and of verifying, measured separately and relative to a plain step. 0 if the draft is not a
+  // chain of a fixed K, or if no costs were measured.
   double predicted = 0;
   int64_t greedy_prompts = 0, greedy_identical = 0, near_ties = 0, differences = 0;
   double sampled_p_value = 1;
@@ -44,25 +44,26 @@ struct BenchRow {
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 };
 struct BenchResult {
-  Verdict verdict = Verdict::kInconclusive;  // or kFaster, kNotWorthIt, kNotLossless, kStale
+  Verdict verdict = Verdict::kInconclusive;  // kInconclusive, kFaster, kNotWorthIt, kNotLossless or kStale
   std::string reason;
   std::string started;
   double seconds = 0;
   Json inputs;
   int64_t prompts = 0, answer_tokens = 0, rounds = 0;
   std::vector<BenchRow> rows;
-  // Use of the machine while the runs were timed, at the batch size where other processes took the largest share of CPU
-  // time. `busy` is taken from the smallest batch size instead.
+  // How much CPU time other processes used while the runs were timed. The figures are those of the batch size at which
+  // other processes used most. Only `busy` is about the smallest batch size, because the verdict depends on that size.
   MachineUse machine;
   std::vector<size_t> ranking;  // indices of rows: each draft's best at the smallest batch size, fastest first
   std::vector<std::string> notes;
 };
 
-// Runs the benchmark. Each group of prompts goes through every configuration before the next group starts. Each run is
-// timed step by step side by side with a plain run of the same prompts, and is repeated if other processes disturb it
-// (timed_pairs.h). Rows are logged as they complete. Throws Error(kUsage) for invalid options, Error(kNetwork) if a
-// signal stops it, and what loading and running models throws. Throws Error(kData) for data of another tokenizer, for a
-// split without rows, or if the answer leaves no room for a prompt.
+// Runs the benchmark. Each group of prompts goes through every configuration before the next group starts. The steps of
+// each run alternate with those of a plain run of the same prompts. A run that other processes disturb is repeated
+// (timed_pairs.h). Rows are logged as they complete. Throws what loading and running models throws, and:
+// - Error(kUsage) for invalid options;
+// - Error(kData) for data of another tokenizer, a split without rows, or a prompt that leaves no room for the answer;
+// - Error(kNetwork), the kind that means "try again", if a signal stops the run.
 BenchResult run_bench(const BenchOptions& options, const Clock& clock, const CpuMeter& meter,
                       const ProgressFn& progress = {});
 
@@ -73,13 +74,13 @@ BenchResult run_bench(const BenchOptions& options, const Clock& clock, const Cpu
 //  - not_worth_it if that interval ends at or below 1, or if there is no interval and the speed-up is at most 1;
 //  - inconclusive otherwise.
 void judge_bench(BenchResult& result);
-// Returns 5 for stale, 3 for not_lossless, else 0, because the experiment itself succeeded.
+// Returns 5 for stale, 3 for not_lossless, else 0: the benchmark succeeded, even if speculation was slower.
 int bench_exit_code(Verdict verdict);
 
 void visit_fields(Fields& f, BenchResult& result);
 Json to_json(const BenchResult& result);  // schema "specdec.bench/1"
 Page bench_page(const BenchResult& result);
-// Returns a line for the log: "draft, K 4, batch 1: speed-up 1.31 [1.25, 1.37], 210 tokens/s".
+// Returns a line for the log, for example "draft, K 4, batch 1: speed-up 1.31 [1.25, 1.37], 210 tokens/s".
 std::string row_text(const BenchRow& row);
 std::string bench_text(const BenchResult& result);
 // Writes DIR/bench.json, bench.html and bench.md, each replaced atomically.

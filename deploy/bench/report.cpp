@@ -1,4 +1,4 @@
-// Presents a bench result: verdict, JSON, page, text.
+// Presents the result of `specdec bench`: verdict, JSON, HTML and Markdown page, text.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -27,7 +27,7 @@ std::string gain(const BenchRow& row) {
 Json k_json(int k) { return k < 0 ? Json("auto") : Json(k); }
 const Json kAnyK = {{"type", {"integer", "string"}}};
 
-// task_score is null, because bench runs no task that has a right answer.
+// The JSON object "quality" of a row. task_score is always null, because bench runs no task with known right answers.
 struct Quality {
   int64_t greedy_identical = 0, greedy_prompts = 0, near_ties = 0, differences = 0;
   double sampled_p_value = 1;
@@ -70,7 +70,7 @@ std::string same_text(const BenchRow& r) {
                              static_cast<long long>(r.greedy_prompts));
 }
 
-// Makes two tables, since one would be wider than a page.
+// Returns two tables, because a single table would be wider than the page.
 std::vector<Table> tables_of(const std::vector<BenchRow>& rows) {
   Table speed{
       "Runs: speed",
@@ -91,7 +91,8 @@ std::vector<Table> tables_of(const std::vector<BenchRow>& rows) {
   return {speed, latency};
 }
 
-// Charts speed-up against K, one chart per draft with a curve per batch size; `auto` is to the right of the largest K.
+// Charts speed-up against K, one chart per draft with a curve per batch size. To the right of the largest K is `auto`:
+// the controller chooses K.
 std::vector<Chart> charts(const BenchResult& result) {
   std::vector<Chart> out;
   std::vector<std::string> drafts;
@@ -250,7 +251,7 @@ void judge_bench(BenchResult& result) {
 
 int bench_exit_code(Verdict verdict) {
   switch (verdict) {
-    // A benchmark that ran to its end has succeeded, whichever side was faster.
+    // A benchmark that ran to its end has succeeded, whether speculation or plain decoding was faster.
     case Verdict::kNotWorthIt:
     case Verdict::kInconclusive:
       return 0;

@@ -43,8 +43,8 @@ void check(const GenerateOptions& o) {
   if (!is_valid_utf8(o.prompt)) throw Error(ErrorKind::kUsage, "--prompt: expected UTF-8");
 }
 
-// Returns an upper bound of the prompt's and answer's tokens. A token has at least one byte, and 4096 bytes are allowed
-// for the text that a chat template adds.
+// Returns an upper bound of the number of tokens of prompt and answer together. A token has at least one byte, and 4096
+// bytes are added for the text of a chat template.
 int64_t tokens_bound(const GenerateOptions& o) {
   std::error_code ec;
   const int64_t bytes = o.has_prompt ? static_cast<int64_t>(o.prompt.size())
@@ -92,8 +92,8 @@ Json describe(const std::filesystem::path& directory) {
   return {{"path", directory.string()}, {"id", fingerprint_model(directory).id}};
 }
 
-// Returns the token ids of the messages of `file`, rendered by the chat template. Throws Error(kUsage) if the target
-// has no chat template, Error(kData) for messages that it does not render.
+// Returns the token ids of the messages in `file`, rendered by the chat template. Throws Error(kUsage) if the target
+// has no chat template, Error(kData) if the template cannot render the messages.
 std::vector<int32_t> encode_messages(const LoadedPair& pair, const std::vector<ChatMessage>& messages,
                                      const std::string& file) {
   if (!pair.chat_template)
@@ -121,7 +121,7 @@ std::vector<int32_t> encode_prompt(const LoadedPair& pair, const std::string& te
 
 GenerateOutput run_generate_command(const GenerateOptions& options, const GenerateHooks& hooks, const Clock& clock) {
   check(options);
-  // Read before the models are loaded.
+  // The messages are read before the models are loaded, so that a faulty file is reported at once.
   const std::vector<ChatMessage> messages =
       options.has_prompt ? std::vector<ChatMessage>() : read_messages(options.messages_file);
   const auto note = [&](const std::string& line) {

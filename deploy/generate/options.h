@@ -9,7 +9,7 @@
 namespace specdec::deploy {
 
 struct GenerateOptions {
-  std::string target, draft;  // MODEL; draft may be empty
+  std::string target, draft;  // MODEL arguments (package, directory or hub name); draft may be empty
   std::string prompt;         // raw text, encoded after BOS
   bool has_prompt = false;
   std::string messages_file;  // file with a JSON array of {role, content}, rendered by the chat template
@@ -19,7 +19,7 @@ struct GenerateOptions {
   DeviceOptions device;
   SamplingOptions sampling;
   double presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
-  std::vector<std::string> logit_bias;  // ID=VALUE
+  std::vector<std::string> logit_bias;  // "ID=VALUE" each
   std::vector<std::string> bad_words;
   std::string json_schema_file;  // file; the answer must be JSON that matches this schema
   std::string regex;             // the whole answer must match this expression

@@ -1,4 +1,4 @@
-// What `specdec generate --json` prints. Needs no LibTorch.
+// Writes the output of `specdec generate`: the JSON of --json and the summary line. Needs no LibTorch.
 #include "base/verdict.h"
 #include "base/version.h"
 #include "deploy/generate/generate_command.h"

@@ -20,8 +20,8 @@ namespace specdec::deploy {
 
 namespace {
 
-// Holds a draft's directory and its binding. For a draft inside a package, `made_for` is the target in the package's
-// manifest.
+// A draft's directory and its binding. For a draft inside a package, `made_for` is the target that the package's
+// manifest names.
 struct Draft {
   fs::path directory;
   std::optional<Fingerprint> made_for;
@@ -29,8 +29,8 @@ struct Draft {
   std::shared_ptr<const DirectoryLock> hold = {};
   std::shared_ptr<const VerifiedFiles> verified = {};
 };
-// Finds the draft that the options name, or else the draft in the target's package. Takes `target` already resolved,
-// because a package's channel may move and must be resolved only once.
+// Finds the draft that the options name, or else the draft in the target's package. The caller resolves `target` and
+// passes it in, because a second look-up could find another package if a channel was moved meanwhile.
 Draft find_draft(const PairOptions& options, const ResolvedModel& target) {
   const bool own = options.draft.empty();
   if (own && (target.package_digest.empty() || !options.speculate)) return {};
@@ -39,7 +39,7 @@ Draft find_draft(const PairOptions& options, const ResolvedModel& target) {
   return {model.draft, read_manifest(model.draft.parent_path()).target, model.stale_reason, model.hold, model.verified};
 }
 
-// Throws unless the files are still the ones that were verified.
+// Throws if the files have changed since their digests were verified.
 void require_unchanged(const std::shared_ptr<const VerifiedFiles>& files) {
   if (files) files->require_unchanged();
 }
@@ -78,7 +78,7 @@ decode::DraftConfig draft_config_for(const model::DecoderConfig& target, const f
   return found;
 }
 
-// Notes the draft and its binding in the pair. Returns false for a stale draft, unless `allow_stale`.
+// Records the draft and its binding in the pair. Returns false for a stale draft, unless `allow_stale`.
 bool accept_draft(const Draft& draft, bool allow_stale, LoadedPair& pair) {
   pair.draft_dir = draft.directory;
   pair.binding = BindingState::kBound;
@@ -95,7 +95,7 @@ int64_t planned_tokens(const PairOptions& options, const model::DecoderConfig& t
                                          : target.max_position;
 }
 
-// Throws unless there is a GPU for each of the processes that will hold the target together.
+// Throws unless there is one GPU for each process that will hold a part of the target (--tensor-parallel).
 void check_gpus(const PairOptions& options) {
   if (options.device.device.starts_with("cuda:"))
     throw Error(ErrorKind::kUsage,
@@ -109,10 +109,12 @@ void check_gpus(const PairOptions& options) {
                                        kernels::visible_devices_text() + "; a process sees only one MIG instance)");
 }
 
-// Loads the target, or this process's share of it.
+// Loads the whole target or, with --tensor-parallel, only this process's shard.
 void load_target(const PairOptions& options, const std::shared_ptr<const DirectoryLock>& hold, LoadedPair& pair) {
   if (options.tensor_parallel == 1) {
-    pair.target = keep(model::load_for_decoding(pair.target_dir, pair.device, pair.dtype, model::Role::kTarget), hold);
+    pair.target = keep(
+        model::load_for_decoding(pair.target_dir, pair.device, pair.dtype, model::Role::kTarget, options.device.exact),
+        hold);
     return;
   }
   pair.ranks = std::make_unique<TensorRanks>(TensorRankOptions{.ranks = options.tensor_parallel,
@@ -120,13 +122,15 @@ void load_target(const PairOptions& options, const std::shared_ptr<const Directo
                                                                .device = options.device.device,
                                                                .dtype = pair.dtype,
                                                                .threads = options.device.threads,
+                                                               .exact = options.device.exact,
                                                                .command = options.rank_command,
                                                                .on_lost = options.on_rank_lost});
   pair.target = keep(pair.ranks->load(), hold);
   pair.device = pair.ranks->device();
 }
 
-// Reads a draft for the target. A head needs the target's whole embedding, of which each rank has only a share.
+// Loads a draft for the target. An EAGLE-3 head needs the target's whole embedding, of which a tensor-parallel rank
+// holds only a shard, so the embedding is then loaded separately.
 decode::DraftPtr read_draft(const LoadedPair& pair, const fs::path& directory, const decode::DraftConfig& config,
                             at::ScalarType dtype) {
   if (!pair.ranks || !config.head) return decode::load_draft(directory, *pair.target, pair.device, dtype);
@@ -134,9 +138,9 @@ decode::DraftPtr read_draft(const LoadedPair& pair, const fs::path& directory, c
   return decode::load_draft(directory, embedding, pair.device, dtype);
 }
 
-// Adds the tokenizer's eos_token to the tokens that end an answer. Fine-tuned models often name their end of a turn
-// there alone, while their config.json has the base model's end of a text. Returns what users should know of the
-// tokenizer, one line each.
+// Adds the tokenizer's eos_token to the tokens that end an answer. Fine-tuned models often name their end-of-turn token
+// only in the tokenizer, while config.json still names the base model's end-of-text token. Returns oddities of the
+// tokenizer that users should know, one line each.
 std::vector<std::string> tokenizer_notes(const text::Tokenizer& tokenizer, model::DecoderConfig& config) {
   std::vector<std::string> notes;
   const int32_t id = tokenizer.eos_id();
@@ -180,11 +184,12 @@ LoadedPair load(const PairOptions& options) {
   pair.device = model::resolve_device(options.device.device);
   if (options.tensor_parallel > 1 && pair.device.is_cuda()) check_gpus(options);
   const model::DecoderConfig config = model::load_decoder_config(pair.target_dir);
-  if (options.tensor_parallel > 1) model::shard_config(config, 0, options.tensor_parallel);  // throws if it cannot be
+  // Throws if the target cannot be divided among this many processes.
+  if (options.tensor_parallel > 1) model::shard_config(config, 0, options.tensor_parallel);
   pair.dtype = model::resolve_decoding_dtype(options.device.dtype, config, pair.device, options.tensor_parallel);
   std::optional<decode::DraftConfig> draft_config;
   at::ScalarType draft_dtype = pair.dtype;
-  bool head = false;  // the draft is a head, which has only plain weights
+  bool head = false;  // the draft is an EAGLE-3 head, which is never quantised
   if (!pair.draft_dir.empty()) {
     draft_config = draft_config_for(config, pair.draft_dir);
     head = draft_config->head.has_value();
@@ -267,7 +272,7 @@ LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
   model::MemoryPlan plan = model::plan_memory(request);
   request.draft = nullptr;
   plan.workspace_bytes -= model::plan_memory(request).workspace_bytes;
-  plan.target_bytes = plan.target_cache_bytes = 0;  // these are there already
+  plan.target_bytes = plan.target_cache_bytes = 0;  // the target's memory is in use already
   if (options.on_plan) options.on_plan(plan);
   model::check_memory(plan);
   loaded.cache_bytes = plan.draft_cache_bytes;

@@ -29,7 +29,7 @@
 
 namespace specdec::deploy {
 
-// A descriptor that is closed with its holder.
+// Owns a file descriptor and closes it in the destructor.
 class RankDescriptor {
  public:
   explicit RankDescriptor(int file = -1) : file_(file) {}
@@ -46,16 +46,17 @@ class RankDescriptor {
 namespace {
 
 constexpr const char* kNext = "start the server again";
-// Rank 0 tells a call of its runner (decode::repeat_call()), or one of these.
+// A message from rank 0 is a list of numbers. The first number is one of these orders. Otherwise the message describes
+// a call that rank 0 made on its runner, and the receiving rank repeats the call (decode::repeat_call()).
 enum Order : int64_t { kMake = -1, kEnd = -2 };
-constexpr int64_t kMaxNumbers = int64_t{1} << 27;  // of one message
+constexpr int64_t kMaxNumbers = int64_t{1} << 27;  // limit of numbers in one message: 1 GiB
 
-// A message is the number of its numbers, and these.
+// Sends a message: the count of numbers, then the numbers.
 bool send_numbers(int file, std::span<const int64_t> numbers) {
   const auto count = static_cast<int64_t>(numbers.size());
   return send_all(file, &count, sizeof count) && send_all(file, numbers.data(), numbers.size_bytes());
 }
-// Returns nothing if the other side is gone.
+// Receives a message. Returns nothing if the connection is closed or the count is invalid.
 std::optional<std::vector<int64_t>> receive_numbers(int file) {
   int64_t count = 0;
   if (!receive_all(file, &count, sizeof count) || count < 0 || count > kMaxNumbers) return std::nullopt;
@@ -68,7 +69,7 @@ struct RankZeroGone : Error {
   RankZeroGone() : Error(ErrorKind::kNetwork, std::string("rank 0 is gone: ") + kNext) {}
 };
 
-// A socket of this machine alone that listens at a port of the system's choice.
+// A socket that listens on 127.0.0.1, at a free port that the system chooses.
 struct Listener {
   RankDescriptor file;
   int port = 0;
@@ -106,7 +107,7 @@ parallel::RankHooks hooks_of(const std::function<void(const Error&)>& on_lost) {
 
 }  // namespace
 
-// A rank, and what it has of the target.
+// A rank with its device and its shard of the target.
 struct RankShare {
   parallel::Ranks ranks;
   std::shared_ptr<const model::ShardGroup> group = parallel::make_shard_group(ranks);
@@ -114,24 +115,25 @@ struct RankShare {
 
   RankShare(const parallel::Launch& launch, const parallel::RankHooks& hooks) : ranks(launch, hooks, clock()) {}
 
-  // Loads this rank's share, and waits for the others to load theirs.
+  // Loads this rank's shard, and waits until the other ranks have loaded theirs.
   std::shared_ptr<const model::Decoder> load(const std::filesystem::path& target, const std::string& device_flag,
-                                             at::ScalarType dtype, int threads) {
+                                             at::ScalarType dtype, int threads, bool exact) {
     return model::with_device_errors([&] {
       const int cores = static_cast<int>(std::thread::hardware_concurrency());
       at::set_num_threads(threads > 0 ? threads : std::max(1, cores / ranks.count()));
       device = model::resolve_device(ranks.device(device_flag));
       ranks.use_device(device);
-      // The first sum connects the devices. What prevents it is found before weights are read, and memory is taken.
+      // The first all-reduce connects the devices. It runs here so that a failure shows before weights are read and
+      // memory is allocated.
       const at::Tensor one = at::ones({1}, at::TensorOptions(device).dtype(at::kFloat));
       if (group->sum(one).item<float>() != static_cast<float>(ranks.count()))
         throw Error(ErrorKind::kDevice, "the ranks' devices do not add up what they have");
-      auto decoder = model::load_shard_for_decoding(target, device, dtype, group);
+      auto decoder = model::load_shard_for_decoding(target, device, dtype, group, exact);
       ranks.any(false);
       return decoder;
     });
   }
-  // Makes the runner of this rank's share, and waits for the others to make theirs.
+  // Makes the runner of this rank's shard, and waits until the other ranks have made theirs.
   std::unique_ptr<decode::CausalModel> make_runner(std::shared_ptr<const model::Decoder> share, int64_t cache_bytes) {
     return model::with_device_errors([&] {
       auto runner = decode::make_model_runner(std::move(share), cache_bytes);
@@ -158,8 +160,8 @@ struct TensorRanks::State {
   decode::OtherRanks others{[this](std::span<const int64_t> call) { send(call); }};
   std::optional<RankShare> share;
   bool loaded = false;
-  std::atomic<bool> ends = false;  // the others may end
-  std::jthread watch;              // last, so that it ends first
+  std::atomic<bool> ends = false;  // the other ranks have been told to end, so `watch` ignores their exits
+  std::jthread watch;              // the last member, so it is destroyed first
 
   void start(int port) {
     for (int rank = 1; rank < options.ranks; ++rank) {
@@ -177,20 +179,22 @@ struct TensorRanks::State {
                                     {"target", options.target.string()},
                                     {"device", options.device},
                                     {"dtype", model::dtype_flag(options.dtype)},
-                                    {"threads", options.threads}})
+                                    {"threads", options.threads},
+                                    {"exact", options.exact}})
                                   .dump();
       const std::vector<int64_t> numbers(job.begin(), job.end());
-      send_numbers(processes.back().socket.get(), numbers);  // look() reports a rank that has ended already
+      send_numbers(processes.back().socket.get(), numbers);  // if the rank has already ended, look() reports it
     }
   }
-  // Throws if another rank has ended.
+  // Throws Error(kNetwork) if the process of another rank has ended.
   void look() {
     for (size_t i = 0; i < processes.size(); ++i)
       if (const auto code = processes[i].process.code())
         throw Error(ErrorKind::kNetwork,
                     "rank " + std::to_string(i + 1) + " ended with exit code " + std::to_string(*code) + ": " + kNext);
   }
-  // Ends this process if another one has ended and this one does not notice it by itself, as while nothing is asked.
+  // Calls on_lost, which ends this process, if another rank's process has ended and no request notices it within
+  // kGraceSeconds, for example because the server is idle.
   void watch_others() {
     watch = std::jthread([this](const std::stop_token& stop) {
       constexpr double kGraceSeconds = 5;
@@ -235,7 +239,8 @@ TensorRanks::~TensorRanks() {
     if (s.loaded) s.others.tell(std::vector<int64_t>{kEnd});
   } catch (const DeviceLost&) {
   }
-  // Ranks that no longer agree may wait for each other for ever, so they are told that this one has failed.
+  // If some ranks have failed and others have not, a rank could wait for ever for a rank that has ended. So rank 0 ends
+  // together with the other ranks, and tells them first if it has failed.
   const auto end = [&] {
     if (s.others.lost()) throw Error(s.others.lost()->kind(), s.others.lost()->what());
     if (!s.loaded) throw Error(ErrorKind::kNetwork, "the target was not loaded");
@@ -243,7 +248,7 @@ TensorRanks::~TensorRanks() {
   };
   try {
     s.share->ranks.together(end);
-  } catch (const Error&) {  // has been told already, and the others have ended or end now
+  } catch (const Error&) {  // a failure was reported earlier, and the other ranks have ended or are ending
   }
 }
 
@@ -253,7 +258,7 @@ at::Device TensorRanks::device() const { return state_->share->device; }
 
 std::shared_ptr<const model::Decoder> TensorRanks::load() {
   State& s = *state_;
-  auto share = s.share->load(s.options.target, s.options.device, s.options.dtype, s.options.threads);
+  auto share = s.share->load(s.options.target, s.options.device, s.options.dtype, s.options.threads, s.options.exact);
   s.loaded = true;
   return share;
 }
@@ -290,8 +295,8 @@ bool run_tensor_rank(int socket, const std::function<void(const Error&)>& on_los
   try {
     RankShare share(launch_of(number("rank"), number("ranks"), number("port")), hooks);
     share.ranks.together([&] {
-      const auto decoder =
-          share.load(word("target"), word("device"), model::resolve_dtype(word("dtype"), {}), number("threads"));
+      const auto decoder = share.load(word("target"), word("device"), model::resolve_dtype(word("dtype"), {}),
+                                      number("threads"), job.at("exact").get<bool>());
       std::unique_ptr<decode::CausalModel> runner;
       decode::LogitRows unread;
       for (;;) {

@@ -30,7 +30,7 @@ std::string hub_repository_of(const LaunchPlan& plan, const fs::path& target) {
              : "";
 }
 
-// Makes a table cell: no bars, no line breaks.
+// Makes the text fit a table cell: replaces '|' and control characters by spaces.
 std::string cell(std::string text) {
   for (char& c : text)
     if (c == '|' || static_cast<unsigned char>(c) < 0x20) c = ' ';
@@ -59,7 +59,7 @@ std::string model_card(const LaunchPlan& plan, const ValidationReport& report, c
   std::string card = "---\n" + licence;
   if (!repository.empty())
     card += "base_model: " + repository + "\n" +
-            // A pruned draft consists of layers of the target.
+            // A pruned draft consists of layers of the target, so the hub counts it as a fine-tuned target.
             (binding.kind.rfind("prune", 0) == 0 ? "base_model_relation: finetune\n" : "");
   card +=
       "library_name: transformers\npipeline_tag: text-generation\ntags:\n- speculative-decoding\n- draft-model\n- "

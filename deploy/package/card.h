@@ -10,12 +10,12 @@
 
 namespace specdec::deploy {
 
-// Returns those lines of a model card's front matter that state the licence for the hub: license, license_name,
-// license_link. Returns "" if there are none.
+// Returns the lines of a model card's front matter that state the licence: license, license_name, license_link. Returns
+// "" if there are none.
 std::string card_licence(const std::string& readme);
 
-// Returns the model card. `target` is the target's directory, whose licence is copied. base_model is set if `target` is
-// a snapshot in the hub's cache or if the plan refers to a hub name. The card does not depend on the clock.
+// Returns the model card. `target` is the target's directory, whose licence lines are copied. The card has the field
+// base_model if `target` is a snapshot in the hub's cache or if the plan names a hub repository. The card has no date.
 std::string model_card(const LaunchPlan& plan, const ValidationReport& report, const DraftBinding& binding,
                        const std::filesystem::path& target, const std::vector<DraftVariant>& variants);
 

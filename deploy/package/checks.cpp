@@ -13,8 +13,8 @@ namespace {
 
 constexpr size_t kMaxTokenizerBytes = 256u << 20;
 
-// Returns whether no element has an exponent of all ones, which means infinity or NaN. `mask` covers the exponent bits
-// of one element.
+// Returns whether every element is finite. An element with all exponent bits set is infinity or NaN; `mask` covers the
+// exponent bits of one element.
 template <class Word>
 bool all_finite(std::span<const std::byte> bytes, Word mask) {
   Word found = 0;
@@ -31,7 +31,7 @@ bool is_finite(const std::string& dtype, std::span<const std::byte> bytes) {
   if (dtype == "F32") return all_finite<uint32_t>(bytes, 0x7f800000u);
   if (dtype == "BF16") return all_finite<uint16_t>(bytes, 0x7f80u);
   if (dtype == "F16") return all_finite<uint16_t>(bytes, 0x7c00u);
-  if (dtype == "F8_E4M3") return all_finite<uint8_t>(bytes, 0x7fu);  // has no infinities; this pattern is its NaN
+  if (dtype == "F8_E4M3") return all_finite<uint8_t>(bytes, 0x7fu);  // E4M3 has no infinities, and this pattern is NaN
   return true;
 }
 
@@ -51,8 +51,8 @@ void check_weights(const fs::path& directory, std::vector<Finding>& findings) {
   }
 }
 
-// Returns rope_theta of rope_parameters and of the top level. The two are equal if one of them is missing, so that only
-// a contradiction is reported.
+// Returns the two values of rope_theta: in rope_parameters and at the top level of config.json. If either is missing,
+// returns two equal values, so that the caller reports only contradictions.
 std::pair<Json, Json> rope_thetas(const Json& config) {
   if (!config.contains("rope_theta") || !config.contains("rope_parameters") || !config["rope_parameters"].is_object())
     return {};
@@ -103,7 +103,7 @@ std::vector<Finding> check_pair(const fs::path& target, const fs::path& draft, b
   std::vector<Finding> findings;
   const Json whole = read_json(draft / "config.json", ErrorKind::kModel),
              theirs = read_json(target / "config.json", ErrorKind::kModel);
-  const bool nested = head && whole.contains("transformer_layer_config");  // as in the speculators library
+  const bool nested = head && whole.contains("transformer_layer_config");  // nested by the speculators library
   const Json& ours =
       nested ? json_object(whole, "transformer_layer_config", 256, (draft / "config.json").string(), ErrorKind::kModel)
              : whole;
@@ -158,7 +158,8 @@ std::vector<std::string> model_files(const fs::path& directory) {
     if ((text && name != "manifest.json") || name.rfind("LICENSE", 0) == 0 || name.rfind("NOTICE", 0) == 0)
       names.insert(name);
   }
-  // A model in a single file needs no index: a left-over index would point readers to shards that do not exist.
+  // A model in a single file needs no index, and an index left over from sharded weights would name files that do not
+  // exist.
   if (names.count("model.safetensors")) names.erase("model.safetensors.index.json");
   return {names.begin(), names.end()};
 }

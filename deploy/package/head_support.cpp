@@ -11,11 +11,13 @@ constexpr std::array kEngines = {"vllm", "sglang", "tensorrt-llm", "llama.cpp"};
 
 struct FamilyRow {
   const char* model_type;
-  std::array<bool, kEngines.size()> taps;  // whether the engines, in the order above, hand out its hidden states
+  std::array<bool, kEngines.size()> taps;  // taps[i]: kEngines[i] exposes hidden states
 };
-// vLLM: the class has SupportsEagle3 (its Transformers backend, which serves OLMo 2 and SmolLM3, has it too). SGLang:
-// the class has set_eagle3_layers_to_capture. TensorRT-LLM: the class is a SpecDecOneEngineForCausalLM. llama.cpp: the
-// graph keeps t_layer_inp; its graph `llama` serves Mistral and Mixtral, too.
+// Whether an engine exposes the hidden states of a family, according to its source code:
+// - vLLM: the model class has SupportsEagle3 (as has the Transformers backend, which serves OLMo 2 and SmolLM3);
+// - SGLang: the model class has set_eagle3_layers_to_capture;
+// - TensorRT-LLM: the model class is a SpecDecOneEngineForCausalLM;
+// - llama.cpp: the graph keeps t_layer_inp (graph `llama` also serves Mistral and Mixtral).
 constexpr FamilyRow kFamilies[] = {
     {"llama", {true, true, true, true}},          {"mistral", {true, true, false, true}},
     {"qwen2", {true, true, false, false}},        {"qwen3", {true, true, true, true}},
@@ -31,7 +33,7 @@ const char* title_of(const std::string& engine) {
   return engine == "tensorrt-llm" ? "TensorRT-LLM 1.3" : "llama.cpp";
 }
 
-// KServe and the Helm chart start vLLM.
+// Returns the engine that a launch file starts; the files for KServe and Helm start vLLM.
 std::string engine_of(const std::string& launcher) {
   return launcher == "kserve" || launcher == "helm" ? "vllm" : launcher;
 }

@@ -28,7 +28,8 @@ std::string shell_quoted(const std::string& text) {
   return out + "'";
 }
 
-// Returns the schedule's ranges in the form that engines take: neighbours with the same K are joined.
+// Returns the schedule's batch-size ranges in the form that engines take: neighbouring ranges with the same K are
+// merged.
 ScheduleRanges engine_ranges(const LaunchPlan& plan) {
   ScheduleRanges ranges;
   for (const auto& range : ranges_of(plan.schedule))
@@ -42,7 +43,8 @@ ScheduleRanges engine_ranges(const LaunchPlan& plan) {
 bool starts_plain(const LaunchPlan& plan) {
   return plan.verdict != Verdict::kPass && plan.tried_k > 0 && plan.obstacle.empty();
 }
-// Returns the plan as if the gate had passed with the K that it tried.
+// Returns the plan that would result if the gate had passed with the K that it tried. Launch files without drafting use
+// this plan in a comment that says how to draft anyway.
 LaunchPlan forced(LaunchPlan plan) {
   plan.schedule = {{1, 256, plan.tried_k}};
   plan.verdict = Verdict::kPass;
@@ -68,10 +70,10 @@ std::string script_head(const LaunchPlan& plan, const std::string& engine, const
          (plan.target_reference.empty() ? "$package/target" : shell_quoted(plan.target_reference)) + "\n";
 }
 
-// What a kind of draft is called in each engine's settings.
+// The name of a kind of draft in each engine's settings.
 struct KindInEngines {
   DraftKind kind;
-  bool is_head;  // it reads hidden states of the target
+  bool is_head;  // the draft is an EAGLE-3 head
   const char *vllm, *sglang, *tensorrt_llm, *tensorrt_llm_1_2, *llama_cpp;
 };
 constexpr KindInEngines kInEngines[] = {
@@ -85,7 +87,8 @@ const KindInEngines& in_engines(const LaunchPlan& plan) {
   return *found;
 }
 
-// Returns a script line that sets `draft` to the validated draft or to the variant that the environment names.
+// Returns script lines that set the variable `draft` to the directory of the validated draft, or of the quantised
+// variant that the environment variable DRAFT names.
 std::string choose_draft(const LaunchPlan& plan) {
   if (plan.variants.empty()) return "draft=$package/draft\n";
   std::string formats, cases;
@@ -98,7 +101,7 @@ std::string choose_draft(const LaunchPlan& plan) {
 }
 
 // Returns vLLM's --speculative-config. vLLM requires that the first range starts at batch size 1 and that every K is at
-// most num_speculative_tokens. It uses the last K for larger batches.
+// most num_speculative_tokens. For batches beyond the last range, vLLM uses the last K.
 Json vllm_config(const LaunchPlan& plan, const std::string& draft) {
   Json config = {{"method", in_engines(plan).vllm},
                  {"model", draft},
@@ -110,8 +113,8 @@ Json vllm_config(const LaunchPlan& plan, const std::string& draft) {
   return config;
 }
 
-// Returns the advice "add --speculative-config '…'". It suits scripts, which pass their arguments on, and settings that
-// list arguments.
+// Returns the advice "add --speculative-config '…'". The same words suit a script, which passes its arguments on to
+// vLLM, and a manifest, which lists vLLM's arguments.
 std::string vllm_how(const LaunchPlan& plan, const std::string& draft) {
   return "add --speculative-config " + shell_quoted(canonical_json(vllm_config(forced(plan), draft)));
 }
@@ -120,7 +123,7 @@ std::string vllm(const LaunchPlan& plan) {
   std::string text = script_head(plan, "vLLM", "engines/vllm.sh --port 8000", vllm_how(plan, "PACKAGE/draft"));
   std::string speculation;
   if (plan.max_k() > 0) {
-    // The package's path is put into JSON, so its quotes and backslashes are escaped when the script runs.
+    // The script inserts the package's path into JSON, so it escapes quotes and backslashes in the path.
     text += choose_draft(plan) + "draft=$(printf '%s' \"$draft\" | sed 's/[\\\\\"]/\\\\&/g')\n";
     std::string config = canonical_json(vllm_config(plan, "DRAFT")), escaped;
     for (char c : config) escaped += c == '"' ? std::string("\\\"") : std::string(1, c);
@@ -135,10 +138,12 @@ bool has_sglang_schedule(const LaunchPlan& plan) {
   return in_engines(plan).is_head && plan.max_k() > 0 && engine_ranges(plan).size() > 1;
 }
 
-// Returns SGLang's flags for speculation. With a top-k of 1 the number of draft tokens is the number of steps plus one.
-// Block verification and a K that depends on the batch size work with EAGLE only: with STANDALONE, SGLang 0.5.23
-// refuses to start with the former and ignores the latter. Rejection sampling, which block verification needs, is
-// refused for a head with a reduced vocabulary; SGLang's own rule, which is exact, verifies such a head.
+// Returns SGLang's flags for speculation.
+// - With a top-k of 1, the number of draft tokens is the number of steps plus one.
+// - Only EAGLE heads get block verification and a K per batch size. With a separate draft model (STANDALONE), SGLang
+//   0.5.23 refuses to start with block verification and ignores the K per batch size.
+// - A head with a reduced vocabulary gets SGLang's default verification, which is exact. Block verification needs
+//   rejection sampling, which SGLang refuses for such a head.
 std::string sglang_flags(const LaunchPlan& plan, const std::string& draft) {
   std::string text =
       std::string("--speculative-algorithm ") + in_engines(plan).sglang + " --speculative-draft-model-path " + draft;
@@ -171,16 +176,20 @@ std::string sglang_schedule(const LaunchPlan& plan) {
   return root.dump(2) + "\n";
 }
 
-// Returns the speculation settings for TensorRT-LLM 1.2 or 1.3. In 1.3 a key of draft_len_schedule is the last batch
-// size of a range, and beyond the last key nothing is drafted. In 1.2 a key is the first batch size of a range, and the
-// last key's K applies to all larger batches. In both versions the first entry must equal max_draft_len. In 1.3 the
-// decoding types are the tags of a union, which 1.2 looked up by the names of its classes.
+// Returns the speculation settings for TensorRT-LLM 1.2 or 1.3.
+// - draft_len_schedule in 1.3: a key is the last batch size of a range; larger batches than the last key are not
+//   drafted.
+// - draft_len_schedule in 1.2: a key is the first batch size of a range; the last key's K applies to all larger
+//   batches.
+// - Both: the first entry must equal max_draft_len.
+// - decoding_type: a union tag in 1.3, a class name in 1.2.
 std::string tensorrt_llm_speculation(const LaunchPlan& plan, bool v1_2) {
   std::string text = in_engines(plan).is_head ? "" : "disable_overlap_scheduler: true\n";
   text += std::string("speculative_config:\n  decoding_type: ") +
           (v1_2 ? in_engines(plan).tensorrt_llm_1_2 : in_engines(plan).tensorrt_llm) +
           "\n  speculative_model: draft\n  max_draft_len: " + std::to_string(plan.max_k()) + "\n";
-  // A layer here is the one whose output is read, where the head's numbering counts the layers before.
+  // eagle3_layers_to_capture names the layer whose output is read, and the head's config the layer whose input is read.
+  // So the number here is one less than in the head's config.
   if (in_engines(plan).is_head && !plan.head.taps.empty()) {
     std::string layers;
     for (const int64_t tap : plan.head.taps) layers += (layers.empty() ? "" : ", ") + std::to_string(tap - 1);
@@ -194,7 +203,7 @@ std::string tensorrt_llm_speculation(const LaunchPlan& plan, bool v1_2) {
   return text;
 }
 
-// Makes every line a comment.
+// Puts "# " before every line.
 std::string commented(const std::string& lines) {
   std::string text;
   for (size_t begin = 0; begin < lines.size();) {
@@ -219,8 +228,8 @@ std::string tensorrt_llm(const LaunchPlan& plan, bool v1_2) {
   return text;
 }
 
-// Returns what the log of the converter must say of a head that names its layers, as a comment line. Older converters
-// take the default layers whatever the head names.
+// Returns a comment line for a head whose config names the target layers that it reads: the line says which layers
+// llama.cpp's converter must print. Older converters ignore the config and take the default layers.
 std::string llama_cpp_taps(const LaunchPlan& plan) {
   if (!in_engines(plan).is_head || plan.head.taps.empty() || plan.max_k() == 0) return "";
   std::string taps;
@@ -273,7 +282,7 @@ std::string kubernetes_name(const std::string& text) {
   return first == std::string::npos ? "model" : name.substr(first, name.find_last_not_of('-') + 1 - first);
 }
 
-// Returns a YAML single-quoted scalar, because an unquoted name such as 1.5 or true is no string.
+// Returns a YAML single-quoted scalar, because YAML reads an unquoted 1.5 or true as a number or boolean.
 std::string yaml_quoted(const std::string& text) {
   std::string out = "'";
   for (char c : text) out += c == '\'' ? std::string("''") : std::string(1, c);
@@ -301,8 +310,8 @@ std::string kserve(const LaunchPlan& plan) {
          "        persistentVolumeClaim: {claimName: specdec-packages, readOnly: true}\n";
 }
 
-// Returns Helm values for the vLLM production stack: helm install NAME vllm/vllm-stack -f FILE. As for KServe, the
-// package is in a persistent volume claim.
+// Returns Helm values for the vLLM production stack (helm install NAME vllm/vllm-stack -f FILE). The package is in a
+// persistent volume claim, as for KServe.
 std::string helm(const LaunchPlan& plan) {
   std::string text =
       "# Helm values of vllm/vllm-stack. Put the package into the claim specdec-packages under PACKAGE (its directory "
@@ -382,7 +391,8 @@ LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, 
   if (report.verdict == Verdict::kPass) return plan;
   plan.tried_k = tried;
   for (ScheduleRow& row : plan.schedule) {
-    // Reports of earlier specdec versions have a schedule without figures, so the measured figures are filled in.
+    // Reports of earlier specdec versions have a schedule without measured figures, so the figures come from other
+    // fields of the report.
     if (row.figure_k == 0 && row.k > 0 && row.low == 1 && report.has_speed)
       row = {row.low, row.high, 0, true, report.best_k, report.speedup.value, report.speedup.ci};
     row.k = 0;

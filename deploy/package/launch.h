@@ -1,8 +1,8 @@
-// Writes a package's launch files, which make each engine serve the package's pair with the settings that passed the
-// gate. If the pair did not pass, the files start the engine without the draft, and a comment in them says why and how
-// to draft anyway. The files are plain text without absolute paths, because the package's digest covers them. Their
-// flags are those of vLLM 0.33, SGLang 0.5.23, TensorRT-LLM 1.2 and 1.3, llama.cpp of September 2026, KServe v1alpha2,
-// and the chart vllm/vllm-stack of the vLLM production stack.
+// Writes a package's launch files. Each starts one engine with the package's pair and the settings that passed the
+// gate. If the pair did not pass, the file starts the engine without the draft, and a comment says why and how to draft
+// anyway. Launch files are plain text without absolute paths, because the package's digest covers them. Their flags are
+// those of vLLM 0.33, SGLang 0.5.23, TensorRT-LLM 1.2 and 1.3, llama.cpp of September 2026, KServe v1alpha2, and the
+// chart vllm/vllm-stack of the vLLM production stack.
 #pragma once
 
 #include <map>
@@ -18,38 +18,39 @@ namespace specdec::deploy {
 
 struct LaunchPlan {
   std::string name;              // served model name: letters, digits, '.', '_', '-', '/'
-  std::string target_reference;  // "" = target/ inside the package
+  std::string target_reference;  // where engines find the target; "" = target/ inside the package
   std::string target_id;         // fingerprint ids of target and draft; they name llama.cpp's converted files
   std::string draft_id;
-  std::string dtype;  // "fp32" | "bf16" | "fp16", as validated: specdec serves in it
-  // The dtype of the target's checkpoint, in which other engines serve, whatever dtype the gate used: "fp32", "bf16" or
-  // "fp16", or "auto" for any other checkpoint, for which the engine chooses. "" = `dtype`.
+  std::string dtype;  // "fp32", "bf16" or "fp16": the dtype that the gate used, in which specdec serves
+  // The dtype of the target's checkpoint: "fp32", "bf16" or "fp16", or "auto" for any other. Engines other than specdec
+  // serve in this dtype, whatever dtype the gate used; with "auto" the engine chooses. If checkpoint_dtype is "", they
+  // serve in `dtype`.
   std::string checkpoint_dtype = {};
-  // Verification rule that the gate used (run_options.h). Engines that know only `token` and `block` use `token` for
-  // any other rule.
+  // Verification rule that the gate used (run_options.h). An engine that supports only `token` and `block` uses `token`
+  // for any other rule.
   std::string verify;
-  bool greedy = false;                 // validated at temperature 0
-  DraftKind kind = DraftKind::kModel;  // one of kInEngines in launch.cpp
-  HeadFacts head;                      // used only if the draft is an EAGLE-3 head
-  std::vector<std::string> variants;   // formats of its quantised variants, in draft-<format>/
-  std::vector<ScheduleRow> schedule;   // from batch 1, ascending; if the gate did not pass, every k is 0
-  Verdict verdict = Verdict::kPass;    // of the gate
-  std::string gate;                    // gate_brief() of the report, for a comment; "" = none
+  bool greedy = false;                 // the gate measured at temperature 0
+  DraftKind kind = DraftKind::kModel;  // one of the kinds in kInEngines (launch.cpp)
+  HeadFacts head;                      // set only if the draft is an EAGLE-3 head
+  std::vector<std::string> variants;   // formats of the draft's quantised variants, in draft-<format>/
+  std::vector<ScheduleRow> schedule;   // ascending, from batch size 1; if the gate did not pass, every k is 0
+  Verdict verdict = Verdict::kPass;    // the gate's verdict
+  std::string gate;                    // text of gate_brief() for a comment in the launch file; "" = none
   int tried_k = 0;                     // the K that the gate tried, if it did not pass
-  // Why the engine that a file is for cannot serve this draft. launch_files() sets it; if it is not "", the file starts
-  // the engine without the draft and says why.
+  // Why the engine of the launch file cannot serve this draft; set by launch_files(). If it is not "", the file starts
+  // the engine without the draft and states this reason.
   std::string obstacle;
   int max_k() const;
 };
 
-// Returns the value for LaunchPlan::checkpoint_dtype of a target's config.json.
+// Returns the value of LaunchPlan::checkpoint_dtype for a target with this config.json.
 std::string checkpoint_dtype(const Json& config);
 
-// Makes a plan with the report's schedule. If the report has none, every batch size gets the report's best K, or the K
-// of its roll-outs if there is no best K. If the verdict is not pass, every K is 0 (plain decoding).
+// Makes a plan with the report's schedule. If the report has no schedule, every batch size gets the report's best K, or
+// the K of its roll-outs if there is no best K. If the verdict is not pass, every K is 0 (plain decoding).
 LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, const std::string& target_reference);
 
-// Returns the names that --engines takes.
+// Returns the engine names that --engines accepts.
 const std::vector<std::string>& known_engines();
 void require_known_engines(const std::vector<std::string>& engines);  // throws Error(kUsage)
 

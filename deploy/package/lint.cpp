@@ -12,8 +12,8 @@ namespace specdec::deploy {
 
 namespace {
 
-// A quantised checkpoint has these tensors instead of a layer's weight or beside it. The linter does not compare their
-// shapes, because engines check them.
+// Tensors that a quantised checkpoint has in place of a layer's weight or beside it. The linter does not check their
+// shapes; engines do.
 const std::set<std::string> kQuantisedParts = {"qweight",
                                                "qzeros",
                                                "scales",
@@ -30,7 +30,7 @@ const std::set<std::string> kQuantisedParts = {"qweight",
                                                "k_scale",
                                                "v_scale"};
 
-// Checks a draft of a kind that can be checked.
+// Checks a draft in a format that engines still load: a small model or an EAGLE-3 head.
 class Linter {
  public:
   Linter(const fs::path& target, const fs::path& draft) : lint_(target, draft) {}
@@ -90,8 +90,8 @@ class Linter {
     return names;
   }
 
-  // Warns about zero rows at the end of the output matrix, which pad the vocabulary. They give logit 0, which takes
-  // probability from real tokens.
+  // Warns about zero rows at the end of the output matrix, which pad the vocabulary. Their logits are 0, so the padding
+  // tokens take probability from real tokens.
   void padded_rows(const SafetensorsDirectory& tensors) {
     const char* const head = tensors.contains("lm_head.weight") ? "lm_head.weight" : "model.embed_tokens.weight";
     if (!tensors.contains(head)) return;
@@ -143,7 +143,7 @@ class Linter {
   void gate(const ValidationReport& report) {
     if (report.verdict != Verdict::kPass)
       lint_.add(false, "gate", "the gate did not pass: " + gate_brief(report, "the report"));
-    // Earlier versions of specdec scheduled a K by its predicted speed-up, even if no gain was measured.
+    // Earlier versions of specdec scheduled a K whenever a speed-up was predicted, even if none was measured.
     const bool drafts = !report.schedule.empty() && report.schedule.front().k > 0;
     if (drafts && report.has_speed && report.speedup.n > 0 && report.speedup.ci.low <= 1)
       lint_.add(false, "gate",

@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kLayerIds = "eagle_aux_hidden_state_layer_ids";
 
-// Reads `count` numbers from byte `at` of a tensor of dtype BF16, F16 or F32.
+// Reads `count` numbers, starting with element `first`, of a tensor of dtype BF16, F16 or F32.
 std::vector<float> read_floats(const SafetensorsDirectory& tensors, const std::string& name, uint64_t first,
                                size_t count) {
   const TensorEntry& entry = tensors.entry(name);
@@ -62,11 +62,11 @@ class HeadLinter {
     const Json eagle = config_.value("eagle_config", Json::object());
     return eagle.is_object() ? eagle : Json::object();
   }
-  // Every engine reads this key under eagle_config first.
+  // Every engine reads norm_before_fc under eagle_config first, then at the top level.
   bool norm_before_fc() const {
     return json_bool(eagle_config(), "norm_before_fc", flag("norm_before_fc", false), lint_.file, ErrorKind::kModel);
   }
-  // False for a head that reads the target's last hidden state as it is.
+  // Returns false for a head that reads the target's last hidden state instead of states from several layers.
   bool uses_taps() const {
     return json_bool(eagle_config(), "use_aux_hidden_state", true, lint_.file, ErrorKind::kModel);
   }
@@ -83,7 +83,7 @@ class HeadLinter {
   int64_t draft_vocab() const { return lint_.number_in(config_, "draft_vocab_size", number("vocab_size", 1)); }
   int64_t target_hidden() const { return lint_.target_number("hidden_size"); }
 
-  // Names the engines that cannot serve a head beside this target.
+  // Warns about each engine that cannot serve the head with this target.
   void engines() {
     const Json type = lint_.target_config.value("model_type", Json());
     for (const std::string& engine : head_engines())
@@ -145,7 +145,7 @@ class HeadLinter {
               "--speculative-config");
   }
 
-  // The prefix is "midlayer." or "layers.0."; both engines accept either.
+  // Returns "midlayer." or "layers.0.", whichever the head uses. vLLM and SGLang accept both.
   std::string layer_prefix() const {
     return tensors_.contains("layers.0.self_attn.q_proj.weight") ? "layers.0." : "midlayer.";
   }
@@ -169,7 +169,8 @@ class HeadLinter {
     if (uses_taps() && norm_before_fc()) required["input_norm.weight"] = {taps() * theirs};
     if (flag("fc_norm", false) || flag("use_aux_norm", false)) tap_norms(theirs, required);
     if (draft_vocab() != vocab) required["d2t"] = {draft_vocab()};
-    // Without its own, a head with the whole vocabulary takes the target's.
+    // lm_head.weight is optional if the head proposes the whole vocabulary, because the head can then use the target's
+    // lm_head.
     (draft_vocab() == vocab ? optional : required)["lm_head.weight"] = {draft_vocab(), hidden};
     lint_.compare_tensors(
         tensors_, required, optional,
@@ -181,7 +182,7 @@ class HeadLinter {
     if (uses_taps()) input_of_fc(hidden, theirs);
   }
 
-  // SGLang gave the norms of three tapped layers other names, which it still reads.
+  // SGLang used to name the norms of three tapped layers aux_norm_low, _mid and _high, and still reads these names.
   void tap_norms(int64_t width, TensorShapes& required) {
     const bool old = tensors_.contains("aux_norm_low.weight");
     const char* const legacy[] = {"aux_norm_low", "aux_norm_mid", "aux_norm_high"};
@@ -219,7 +220,7 @@ class HeadLinter {
     return values;
   }
 
-  // Row i of lm_head is the token i + d2t[i].
+  // Row i of the head's lm_head stands for the target's token i + d2t[i].
   void vocabulary_map() {
     if (!tensors_.contains("d2t")) return;
     if (tensors_.entry("d2t").dtype != "I64")
@@ -268,12 +269,13 @@ class HeadLinter {
 
   enum class Likeness { kEqual, kRounded, kOther };
 
-  // Compares a copy of the target's embedding with it, value by value.
+  // Compares the head's copy of the target's embedding with the target's, value by value.
   Likeness likeness(const std::string& ours, const SafetensorsDirectory& target, const std::string& theirs) const {
     if (!target.contains(theirs)) return Likeness::kOther;
     const TensorEntry &a = tensors_.entry(ours), &b = target.entry(theirs);
     if (a.shape != b.shape || !has_floats(a) || !has_floats(b)) return Likeness::kOther;
-    constexpr float kRounding = 0x1p-8f, kSmallest = 1e-6f;  // of bf16, and of fp16 near 0
+    // kRounding: largest relative error of rounding to bf16. kSmallest: largest error of rounding to fp16 near 0.
+    constexpr float kRounding = 0x1p-8f, kSmallest = 1e-6f;
     const uint64_t count = a.bytes / static_cast<uint64_t>(dtype_bytes(a.dtype));
     bool equal = a.dtype == b.dtype;
     for (uint64_t at = 0; at < count; at += 1u << 20) {
@@ -309,8 +311,8 @@ class HeadLinter {
           "embed_tokens.weight: not the target's: vLLM uses it, SGLang replaces it by the target's: leave it out");
   }
 
-  // Warns about an lm_head that was never trained. The standard deviation of freshly initialised weights equals
-  // initializer_range within a fraction of a per cent; that of trained weights does not.
+  // Warns about an lm_head that was never trained: the standard deviation of its weights still equals initializer_range
+  // within a fraction of a per cent.
   void initial_head() {
     if (!tensors_.contains("lm_head.weight")) return;
     const TensorEntry& entry = tensors_.entry("lm_head.weight");
@@ -333,9 +335,9 @@ class HeadLinter {
               ": looks as if it was never trained (acceptance length 1.00)");
   }
 
-  // Checks the ids of the target's N layers from which the head takes hidden states. vLLM takes the top-level ids as
-  // they are; SGLang adds 1 to the nested ones (eagle_config) for llama and qwen. Without ids both take [2, N / 2, N -
-  // 3].
+  // Checks the ids of the target's N layers from which the head takes hidden states. vLLM uses the top-level ids as
+  // they are. SGLang adds 1 to the ids nested in eagle_config, for targets of type llama and qwen. If there are no ids,
+  // vLLM and SGLang take the layers 2, N / 2 and N - 3.
   void auxiliary_layers() {
     const Json top = config_.value(kLayerIds, Json()), nested = eagle_config().value(kLayerIds, Json());
     const int64_t layers = lint_.target_number("num_hidden_layers");

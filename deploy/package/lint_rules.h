@@ -10,7 +10,7 @@ namespace specdec::deploy {
 
 struct LintRule {
   const char* id;
-  const char* text;  // what is checked
+  const char* text;  // describes the check
 };
 // Returns all rules; Finding::rule is one of their ids.
 const std::vector<LintRule>& lint_rules();

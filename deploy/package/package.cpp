@@ -28,7 +28,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// Writes the package's files below one directory and collects their manifest entries.
+// Writes the package's files below `root` and collects their entries for the manifest.
 class Builder {
  public:
   Builder(fs::path root, const ProgressFn& progress, double total_bytes)
@@ -64,7 +64,8 @@ class Builder {
       throw Error(ErrorKind::kIo, (root_ / to).string() + ": cannot make it executable");
   }
 
-  // Adds the files of a directory below the root, which are already written and fsynced.
+  // Adds manifest entries for the files of a directory below the root that another function has already written and
+  // fsynced.
   void include(const std::string& directory) {
     for (const auto& entry : fs::recursive_directory_iterator(root_ / directory))
       if (entry.is_regular_file())
@@ -99,7 +100,8 @@ struct Inputs {
   DraftBinding binding;  // from the draft's specdec.json; without one, made from the report
 };
 
-// True if the report was made for this pair with the roles exchanged. A draft may equal its target.
+// Returns whether the report was made for this pair with target and draft exchanged. A pair of two equal models cannot
+// be swapped.
 bool are_swapped(const Inputs& in) {
   return in.report.target == in.draft && in.report.draft == in.target && in.target != in.draft;
 }
@@ -114,7 +116,7 @@ std::string exchanged_command(const PackageOptions& options) {
   return shell_words(words);
 }
 
-// Returns why this report, these directories and this draft do not belong together; "" if they do.
+// Returns why the report, the directories and the draft do not belong together; "" if they do.
 std::string mismatch(const PackageOptions& options, const Inputs& in, const std::optional<DraftBinding>& own) {
   const std::string report = options.report.string();
   if (in.report.target != in.target || in.report.draft != in.draft) {
@@ -153,7 +155,7 @@ std::map<std::string, fs::path> all_sources(const PackageOptions& options) {
 double require_space(const PackageOptions& options, const std::map<std::string, fs::path>& sources) {
   uint64_t bytes = 1 << 20;
   for (const auto& [to, from] : sources) bytes += InputFile(from, ErrorKind::kModel).size();
-  for (const auto& [to, from] : sources)  // a variant is never larger than its source
+  for (const auto& [to, from] : sources)  // adds the size of quantised variants, each at most that of its source
     if (to.rfind("draft/", 0) == 0) bytes += options.quantise.size() * InputFile(from, ErrorKind::kModel).size();
   if (const uint64_t free = free_disk_bytes(options.store); free < bytes)
     throw Error(ErrorKind::kIo, options.store.string() + ": the package needs " + std::to_string(bytes >> 20) +
@@ -174,7 +176,8 @@ std::string served_name(const PackageOptions& options) {
   return name;
 }
 
-// Returns the part of the manifest that is equal in two manifests of the same package: all but `created` and `parent`.
+// Returns the manifest without `created` and `parent`, as text. Two packages with the same content differ only in these
+// two fields.
 std::string content_of(PackageManifest manifest) {
   manifest.created = manifest.parent = "";
   return canonical_json(to_json(manifest));
@@ -191,7 +194,7 @@ std::optional<ResolvedPackage> find_same(const fs::path& store, const PackageMan
       verify_files(other->root, other->manifest, true);
       return other;
     } catch (const Error&) {
-      continue;  // damaged: an intact package is published in addition
+      continue;  // the damaged package stays, and an intact one is published as well
     }
   }
   return std::nullopt;
@@ -210,8 +213,8 @@ Inputs read_inputs(const PackageOptions& options) {
   return in;
 }
 
-// Decides whether the pair may be packaged. If not, sets outcome.exit_code to a value other than 0. In either case
-// fills in the gate's result and the next command.
+// Decides whether the pair may be packaged. If not, sets outcome.exit_code to a value other than 0. Always fills in the
+// gate's result and the next command.
 void object(const PackageOptions& options, const Inputs& in, const std::optional<DraftBinding>& own,
             PackageOutcome& outcome) {
   outcome.reason = mismatch(options, in, own);
@@ -227,8 +230,9 @@ void object(const PackageOptions& options, const Inputs& in, const std::optional
     ValidationReport judged = report;
     if (is_stale && own && own->target != in.target) judged.verdict = Verdict::kStale;
     GateCommand command = command_again(report, options.target.string(), options.draft.string(), file);
+    // The report belongs to another pair, so the next command is to validate this pair.
     if (is_stale && judged.verdict != Verdict::kStale)
-      judged = {}, judged.verdict = Verdict::kInconclusive, command.out += "-again";  // next: measure this pair
+      judged = {}, judged.verdict = Verdict::kInconclusive, command.out += "-again";
     outcome.next = are_swapped(in) ? exchanged_command(options) : next_command(judged, command);
   };
   summarise(options.report, in.report);
@@ -247,7 +251,7 @@ void object(const PackageOptions& options, const Inputs& in, const std::optional
   for (const VariantReport& v : in.variant_reports) good = good && judge(v.file, v.report);
 }
 
-// Quantises the packaged draft and assigns each report to its variant.
+// Quantises the packaged draft to each requested format, and assigns the given validation reports to these variants.
 std::vector<DraftVariant> make_variants(const PackageOptions& options, const Inputs& in, const fs::path& package,
                                         const ProgressFn& progress) {
   std::vector<DraftVariant> variants;
@@ -271,7 +275,7 @@ std::vector<DraftVariant> make_variants(const PackageOptions& options, const Inp
   return variants;
 }
 
-// Returns the manifest, as yet without files and variants.
+// Returns the manifest without the lists of files and variants, which are added later.
 PackageManifest manifest_of(const PackageOptions& options, const Inputs& in, int64_t now) {
   PackageManifest manifest;
   manifest.target = in.target;
@@ -371,8 +375,8 @@ PackageOutcome sign_package(const std::string& argument, const fs::path& secret_
   const std::string text = sign_minisign(
       read_file(package.root / "manifest.json"), secret_key, passphrase,
       "timestamp:" + std::to_string(now) + "\tfile:manifest.json\thashed\tpackage:sha256-" + package.digest);
-  // The new signature is first written outside the package: if this process died meanwhile, the package would otherwise
-  // contain a file that its manifest does not list.
+  // The new signature is first written outside the package. If it were written inside and this process died, the
+  // package would contain a file that its manifest does not list.
   const fs::path store = package.root.parent_path().parent_path(),
                  workshop = fs::is_directory(store / "tmp") ? store / "tmp" : package.root.parent_path();
   const fs::path fresh =

@@ -24,7 +24,7 @@ namespace specdec::deploy {
 namespace {
 
 constexpr float kLargestE4m3 = 448, kLargestInt8 = 127;
-constexpr int64_t kPerWord = 4;  // 8-bit integers in one I32
+constexpr int64_t kPerWord = 4;  // four 8-bit integers are packed into one I32
 
 // Encodes |x| <= 448 as E4M3, rounded to nearest, ties to even: 4 exponent bits with bias 7, 3 mantissa bits, no
 // infinities.
@@ -33,13 +33,13 @@ uint8_t encode_e4m3(float x) {
   const uint32_t sign = bits >> 24 & 0x80;
   const float size = std::fabs(x);
   if (size < 0x1p-6f)
-    // subnormals are multiples of 2^-9; 8 · 2^-9 is the smallest normal
+    // Subnormals are multiples of 2^-9; the smallest normal number is 8 · 2^-9.
     return static_cast<uint8_t>(sign | static_cast<uint32_t>(std::nearbyint(size * 0x1p9f)));
   const uint32_t rounded = std::bit_cast<uint32_t>(size) + 0x7ffff + (bits >> 20 & 1);
   return static_cast<uint8_t>(sign | ((rounded >> 20) - (120u << 3)));
 }
 
-// Returns the smallest fp16 value that is not below `x` and at least 2^-24, for 0 <= x <= 65504. A scale that was
+// Returns the smallest fp16 value that is at least `x` and at least 2^-24, for 0 <= x <= 65504. A scale that was
 // rounded down would push the largest weight out of the int8 range.
 uint16_t fp16_not_below(float x) {
   if (x < 0x1p-14f) return static_cast<uint16_t>(std::max(1.0f, std::ceil(x * 0x1p24f)));
@@ -68,7 +68,7 @@ std::vector<float> read_floats(const SafetensorsDirectory& files, const std::str
   return out;
 }
 
-// Holds the tensors of one output weight file, with their bytes.
+// Collects the tensors of one output weight file, with their bytes.
 class Shard {
  public:
   template <class T>
@@ -100,7 +100,7 @@ struct SquaredError {
   }
 };
 
-// Views a weight to quantise, row-major [rows, columns] = [outputs, inputs].
+// A view of a weight to quantise, row-major [rows, columns] = [outputs, inputs].
 struct Matrix {
   const std::vector<float>& values;
   int64_t rows, columns;
@@ -128,7 +128,7 @@ void add_fp8(Shard& shard, const std::string& name, const Matrix& w, SquaredErro
   shard.add(name + "_scale", "F32", {rows, 1}, scales);
 }
 
-// All zero points are 128. The "gptq" checkpoint format (version 1) stores them less one, as 0x7f.
+// All zero points are 128. The "gptq" checkpoint format (version 1) stores zero points minus one, so 0x7f is written.
 void add_int8(Shard& shard, const std::string& name, const Matrix& w, int64_t group, SquaredError& error) {
   const int64_t rows = w.rows, columns = w.columns;
   const int64_t groups = columns / group;
@@ -291,7 +291,7 @@ class Quantiser {
   Json config_;
   SafetensorsDirectory files_;
   std::set<std::string> matrices_;
-  int64_t group_ = 0;  // inputs per int8 scale; 0: whole rows
+  int64_t group_ = 0;  // inputs per int8 scale; 0: one scale per row
   SquaredError error_;
   size_t done_ = 0;
 };
@@ -312,7 +312,8 @@ void require_known_quantisation(const std::string& format) {
 QuantisedDraft quantise_draft(const fs::path& draft, const std::string& format, const fs::path& out,
                               const ProgressFn& progress) {
   require_known_quantisation(format);
-  // Nothing tells a draft that this command wrote from one that another tool quantised, so no result is replaced.
+  // A draft that this command wrote cannot be told from one that another tool quantised, so an existing directory is
+  // never replaced.
   const OutputRule rule{.flag = "--out", .command = "specdec package quantise", .results = {}};
   check_output_directory(out, rule);
   Quantiser quantiser(draft, format);

@@ -22,7 +22,8 @@ namespace {
 constexpr size_t kMaxLogBytes = 64u << 20;
 const char kRemovedSuffix[] = ".removed.partial";
 
-// A link in place of one of these directories would make this process write and remove files outside of the store.
+// Throws if one of the store's own directories is a link. Otherwise this process could write and remove files outside
+// the store.
 void refuse_links(const fs::path& store) {
   for (const char* own : {"packages", "refs", "pins", "tmp"}) {
     std::error_code none;
@@ -44,7 +45,7 @@ std::string who() {
   return (user ? std::string(user) : "uid " + std::to_string(::getuid())) + "@" + host;
 }
 
-// Resolves a digest, a name or a path to its package, which must be in this store.
+// Resolves a digest, a name "sha256-…" or a path to its package, which must be in this store.
 ResolvedPackage find_package(const fs::path& store, const std::string& package) {
   const bool name = package.rfind("sha256-", 0) == 0, digest = is_sha256_hex(package);
   const auto found = locate_package(name     ? store.string() + ":" + package
@@ -58,16 +59,16 @@ ResolvedPackage find_package(const fs::path& store, const std::string& package) 
   return *found;
 }
 
-// Holds a requested move of a channel to another package.
+// A requested move of a channel to another package.
 struct ChannelMove {
-  std::string channel, to;  // to: a digest
-  const char* action;       // as in the log
+  std::string channel, to;  // `to` is a digest
+  const char* action;       // the field `action` of the channel's log
   LogEntry entry;
 };
 
-// Returns the channel's next record, which is unsigned if the store requires no signatures. Otherwise signs it here
-// with a number above all known ones, or, without a key, returns the signed record that comes with the package. The
-// number of such a record must not be below any known one.
+// Returns the channel's next record. If the store requires no signatures, the record is unsigned. If `signer` has a
+// key, the record is signed here, with a number above all known numbers. Otherwise the signed record that comes with
+// the package is returned; its number must be at least the highest known number.
 ChannelRecord next_record(const fs::path& store, const ChannelMove& move, const ChannelRecord& current,
                           const ChannelSigner& signer) {
   const std::string& channel = move.channel;
@@ -95,8 +96,8 @@ ChannelRecord next_record(const fs::path& store, const ChannelMove& move, const 
   return given;
 }
 
-// Moves the channel. Appends the log line before the move, so that every move is in the log; a line without a move does
-// no harm.
+// Moves the channel. Appends the log line first, so that the log contains every move. If the move then fails, the log
+// has a line too many, which does no harm.
 ChannelChange move_channel(const fs::path& store, const ChannelMove& move, const ChannelSigner& signer) {
   const auto& [channel, to, action, entry] = move;
   const ChannelRecord current = read_channel_record(store, channel);
@@ -123,7 +124,7 @@ void make_channel_directories(const fs::path& store) {
 struct Move {
   std::string action, from, to;
 };
-// Returns the moves in the log, oldest first. Skips torn lines, which killed processes leave.
+// Returns the moves in the log, oldest first. Skips incomplete lines, which a killed process may leave.
 std::vector<Move> read_log(const fs::path& store, const std::string& channel) {
   const fs::path log = store / "refs" / (channel + ".log");
   std::vector<Move> moves;
@@ -142,7 +143,7 @@ std::vector<Move> read_log(const fs::path& store, const std::string& channel) {
   return moves;
 }
 
-// Returns the digest that the channel named before the last promotion of `current`; "" if the log has no such
+// Returns the digest to which the channel pointed before the last promotion of `current`; "" if the log has no such
 // promotion.
 std::string previous_of(const std::vector<Move>& moves, const std::string& current) {
   for (auto move = moves.rbegin(); move != moves.rend(); ++move)
@@ -169,7 +170,7 @@ std::vector<std::string> channel_names(const fs::path& store) {
 
 fs::path pin_of(const fs::path& store, const std::string& digest) { return store / "pins" / ("sha256-" + digest); }
 
-// Returns the packages that stay whatever their age: a map from digest to the reason.
+// Returns the packages that garbage collection keeps whatever their age: a map from digest to the reason.
 std::map<std::string, std::string> marks(const fs::path& store, size_t keep) {
   std::map<std::string, std::string> why;
   for (const std::string& channel : channel_names(store)) {
@@ -209,7 +210,7 @@ ResolvedPackage require_package(const std::string& argument) {
   throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
 }
 
-NewStore::NewStore(const fs::path& store) : NewStore() {  // so that a failure below runs the destructor
+NewStore::NewStore(const fs::path& store) : NewStore() {  // delegates, so that a failure below runs the destructor
   refuse_links(store);
   for (const fs::path& path : {store, store / "packages", store / "refs", store / "tmp"}) {
     if (!fs::exists(path)) made_.push_back(path);
@@ -219,7 +220,7 @@ NewStore::NewStore(const fs::path& store) : NewStore() {  // so that a failure b
 
 NewStore::~NewStore() {
   if (kept_) return;
-  std::error_code not_empty;  // what others have put into it stays
+  std::error_code not_empty;  // a directory with files that other processes wrote cannot be removed, and stays
   for (auto path = made_.rbegin(); path != made_.rend(); ++path) fs::remove(*path, not_empty);
 }
 
@@ -302,7 +303,7 @@ bool unpin(const fs::path& store, const std::string& package) {
 
 std::vector<ListedPackage> list_packages(const fs::path& store) {
   require_store(store);
-  std::map<std::string, std::vector<std::string>> channels;  // digest → names
+  std::map<std::string, std::vector<std::string>> channels;  // digest → names of the channels that point to it
   for (const std::string& name : channel_names(store)) channels[read_channel(store, name)].push_back(name);
   std::vector<ListedPackage> packages;
   for (const auto& entry : fs::directory_iterator(store / "packages")) {
@@ -318,7 +319,7 @@ std::vector<ListedPackage> list_packages(const fs::path& store) {
     try {
       listed.manifest = read_manifest(entry.path());
     } catch (const Error& e) {
-      if (!fs::exists(entry.path())) continue;  // removed meanwhile
+      if (!fs::exists(entry.path())) continue;  // another process has removed the file meanwhile
       listed.problem = e.what();
     }
     packages.push_back(std::move(listed));
@@ -337,7 +338,7 @@ Collected collect_garbage(const fs::path& store, size_t keep, bool dry_run) {
   Collected collected;
   if (!dry_run) {
     for (const auto& entry : fs::directory_iterator(store / "tmp"))
-      // left by a killed collection
+      // A garbage collection that was killed has left this directory.
       if (entry.path().filename().string().ends_with(kRemovedSuffix)) remove_tree(entry.path());
     for (const char* below : {"tmp", "refs", "pins"}) remove_partials(store / below, 24 * 3600);
   }
@@ -351,8 +352,8 @@ Collected collect_garbage(const fs::path& store, size_t keep, bool dry_run) {
     if (entry.why.empty()) {
       const DirectoryLock taken(package.path, DirectoryLock::Kind::kExclusive);
       if (taken.state() == DirectoryLock::State::kGone) continue;
-      // A process that points a channel or pin at a package holds the package's lock until this is done. So once the
-      // exclusive lock is held here, no new channel or pin can name the package.
+      // Whoever points a channel or pin at a package holds the package's lock until the file is written. So while the
+      // exclusive lock is held here, no new channel or pin can point to the package.
       const auto now = marks(store, keep);
       if (const auto mark = now.find(package.digest); mark != now.end())
         entry.why = mark->second;

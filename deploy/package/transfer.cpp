@@ -40,7 +40,8 @@ class DirectorySource : public PackageSource {
   const ResolvedPackage& package_;
 };
 
-// Copies one file to the path `to`, continuing an interrupted copy. Returns whether its digest is the manifest's.
+// Copies one file to the path `to`, continuing an interrupted copy. Returns whether the result has the digest in the
+// manifest.
 bool fetch(PackageSource& source, const PackagedFile& file, const fs::path& to,
            const std::function<void(uint64_t)>& progress) {
   make_directories(to.parent_path());
@@ -76,7 +77,7 @@ bool fetch(PackageSource& source, const PackagedFile& file, const fs::path& to,
   try {
     if (have < file.size) source.read(file.path, have, take);
   } catch (const Error&) {
-    out.finish();  // keeps what was received, for the next try
+    out.finish();  // writes out what was received, for the next attempt
     throw;
   }
   out.finish();
@@ -89,7 +90,7 @@ void fsync_all(const fs::path& directory) {
   fsync_directory(directory);
 }
 
-// Removes files that the manifest does not list, which an earlier try left.
+// Removes files that an earlier attempt left and that the manifest does not list.
 void remove_unlisted(const fs::path& work, const PackageManifest& manifest) {
   std::set<std::string> listed;
   for (const PackagedFile& f : manifest.files) listed.insert(f.path);
@@ -101,7 +102,7 @@ void remove_unlisted(const fs::path& work, const PackageManifest& manifest) {
 }
 
 // Returns the name of the trusted key that signed the manifest; "" if the store has no trusted keys. Throws if the
-// store has such keys and none of them signed it.
+// store has trusted keys and the manifest is not signed with any of them.
 std::string require_signature(const std::string& manifest, const std::string& signature, const fs::path& store,
                               const std::string& source) {
   const fs::path keys = store / "trusted.pub";
@@ -130,7 +131,8 @@ void fetch_all(PackageSource& source, const PackageManifest& manifest, const fs:
     const bool continued = fs::exists(work / file.path);
     bool whole = fetch(source, file, work / file.path, step);
     if (!whole) remove_tree(work / file.path);
-    // The beginning may have come from another source, so copy the file again from the start.
+    // The beginning of an interrupted copy may have come from another source, so a file with a wrong digest is copied
+    // again from its first byte.
     if (!whole && continued) whole = fetch(source, file, work / file.path, step);
     if (!whole)
       throw Error(ErrorKind::kData,
@@ -170,7 +172,7 @@ PackageOutcome transfer_package(PackageSource& source, const fs::path& store, co
                                     std::to_string(free >> 20) + " MiB are free");
   const fs::path work = store / "tmp" / ("sha256-" + outcome.digest + ".partial");
   make_directories(work);
-  directories.keep();  // the next attempt goes on with what is there
+  directories.keep();  // keeps the partial copy, which the next attempt continues
   outcome.hold = std::make_shared<const DirectoryLock>(work, DirectoryLock::Kind::kShared);
   remove_unlisted(work, manifest);
   fetch_all(source, manifest, work, progress);
@@ -220,7 +222,7 @@ PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bo
 PackageOutcome copy_package(const std::string& argument, const fs::path& store, const ProgressFn& progress) {
   const ResolvedPackage package = require_package(argument);
   require_trusted(package);
-  // Checks only that there are no links and no unlisted files; digests are checked while copying.
+  // Here only links and unlisted files are refused; the copy itself checks the digests.
   verify_files(package.root, package.manifest, false);
   DirectorySource source(package);
   PackageOutcome outcome = transfer_package(source, store, package.digest, progress);

@@ -16,7 +16,7 @@ std::string with_signed_interval(const std::string& name, const Estimate& e) {
   return name + " " + signed_decimals(e.value) + " " + signed_interval_text(e.ci);
 }
 
-// Returns what an undecided check of acceptance needs: more of the existing requests, or more data.
+// Returns advice for an undecided check of acceptance: use more of the existing requests, or provide more data.
 std::string more_requests(const Check& check, const ValidationReport& r) {
   if (check.state != State::kOpen) return "";
   return r.requests_available > r.alpha.n ? "; give more requests (--max-requests 0 takes all)"
@@ -52,8 +52,8 @@ Check segment_check(const ValidationReport& r, const SegmentFigure& s) {
   return c;
 }
 
-// Judges the speed-up. On a busy machine the times decide nothing, because other processes may slow one side more than
-// the other.
+// Judges the speed-up. On a busy machine the measured times decide nothing, because other processes may have slowed
+// plain decoding more than speculation, or the reverse.
 Check speed_check(const ValidationReport& r) {
   Check c{"", "speed-up", State::kNotMeasured, Verdict::kNotWorthIt, "speed"};
   if (!r.has_speed || r.speedup.n == 0) return c;
@@ -96,7 +96,7 @@ void add_baseline(const ValidationReport& r, std::vector<Check>& out) {
   for (const auto& s : b.segments) {
     Check c{s.name, all.name, State::kNotJudged, Verdict::kFail,
             with_signed_interval("acceptance of " + s.name + " less that of " + other, s.difference)};
-    if (b.min_gain && s.judged) {  // the draft fails only if it is surely worse here; it need not be surely better
+    if (b.min_gain && s.judged) {  // a segment fails only if the whole interval shows a loss; a gain need not be proven
       c.state = s.difference.ci.high < -ValidationReport::kSegmentLoss ? State::kFail : State::kPass;
       c.text += format(c.state == State::kPass ? " is not surely below %+.2f" : " is below %+.2f",
                        -ValidationReport::kSegmentLoss);

@@ -16,7 +16,8 @@ using State = Check::State;
 
 std::string figure(double x) { return format("%.4f", x); }
 
-// Escapes the data or a property of a workflow command (actions/toolkit, packages/core/src/command.ts).
+// Escapes a text for a GitHub workflow command: as the value of a property if `property`, else as the message
+// (actions/toolkit, packages/core/src/command.ts).
 std::string escape_command(const std::string& text, bool property) {
   std::string out;
   for (const char c : escape_control(text)) {
@@ -53,7 +54,7 @@ std::string test_case(const Check& check) {
 }  // namespace
 
 std::string junit_xml(const ValidationReport& report) {
-  std::vector<std::string> names;  // in order of appearance; "" is first
+  std::vector<std::string> names;  // in order of appearance; "" stands for all requests and is first
   std::map<std::string, std::vector<Check>> suites;
   for (const Check& check : checks_of(report)) {
     if (!suites.count(check.segment)) names.push_back(check.segment);

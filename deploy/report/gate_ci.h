@@ -8,12 +8,13 @@
 
 namespace specdec::deploy {
 
-// Returns one testsuite for all requests and one per segment, with one testcase per check. A failed check is a failure
-// and an undecided one an error, both with the figures. A check that was not measured or has no floor is skipped.
+// Returns one testsuite for all requests and one per segment, with one testcase per check. A failed check becomes a
+// failure, an undecided check an error; both contain the figures. A check that was not measured or has no floor is
+// marked as skipped.
 std::string junit_xml(const ValidationReport& report);
 
-// Returns workflow commands, one per line: ::error for every failed check, ::warning for every undecided one, ::notice
-// for a pass. At most ten of each kind, since GitHub shows no more per step.
+// Returns workflow commands, one per line: ::error for every failed check, ::warning for every undecided
+// check, ::notice for the verdict pass. Returns at most ten of each kind, because GitHub shows no more per step.
 std::string github_annotations(const ValidationReport& report);
 // Returns "key=value" lines for $GITHUB_OUTPUT: verdict, acceptance, acceptance_low, acceptance_high, requests,
 // speedup, report.

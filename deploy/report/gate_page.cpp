@@ -31,7 +31,7 @@ double length_at(const AcceptanceCounts& c, size_t k) {
   return length;
 }
 
-// Charts the acceptance and its interval against the number of requests scored.
+// Charts acceptance, with its interval, against the number of scored requests.
 Chart sequence_chart(const ValidationReport& r) {
   Chart chart{"Acceptance and its interval by number of scored requests",
               "requests scored",
@@ -52,8 +52,8 @@ Chart sequence_chart(const ValidationReport& r) {
     low = std::min(low, p.alpha);
     high = std::max(high, p.alpha);
   }
-  // The first intervals are too wide to be useful, so the scale fits the later ones, and the curves of the ends begin
-  // where they are within it.
+  // The first intervals are too wide to be useful. So the axis shows the range of the later intervals, and the two
+  // curves of the interval's ends start where they enter this range.
   const auto& late = r.sequence[r.sequence.size() / 3];
   low = std::max(0.0, std::min(low, late.low));
   high = std::min(1.0, std::max(high, late.high));
@@ -66,7 +66,7 @@ Chart sequence_chart(const ValidationReport& r) {
   return chart;
 }
 
-// Returns the floor that all segments share; nothing if their floors differ or some have none. The table shows each
+// Returns the floor that all segments share; nothing if floors differ or are missing. The table shows each segment's
 // floor in any case.
 std::optional<double> common_floor(const std::vector<SegmentFigure>& segments) {
   for (const SegmentFigure& s : segments)
@@ -192,7 +192,7 @@ std::string range_of(const ScheduleRow& row) {
 }
 
 bool was_busy(const ValidationReport& r) { return r.machine && r.machine->busy; }
-// Marks the title of figures that are computed from times which other processes may have changed.
+// Adds a remark to the title of a chart or table if its times were measured while other processes used the machine.
 std::string timed(const ValidationReport& r, const std::string& title) {
   return title + (was_busy(r) ? " (the machine was busy)" : "");
 }
@@ -204,7 +204,7 @@ std::string prediction_warning(const ValidationReport& r) {
       r.predicted_speedup);
 }
 
-// Charts the speed-ups on which the schedule is based: measured at batch 1, predicted elsewhere.
+// Charts the speed-ups on which the schedule of K is based: measured at batch 1, predicted for larger batches.
 Chart batch_chart(const ValidationReport& r) {
   Chart chart{timed(r, "Speed-up by batch size: measured at 1, predicted for the others"),
               "batch size, sequences",
@@ -227,7 +227,7 @@ Chart batch_chart(const ValidationReport& r) {
   return chart;
 }
 
-// Lists the schedule's K for each batch size, and the speed-up on which it is based.
+// Lists the K that the schedule uses for each batch size, and the speed-up on which this choice is based.
 Table schedule_table(const ValidationReport& r) {
   Table table{timed(r, "Schedule: the K to serve with"), {"batch", "K", "judged by", "speed-up"}, {}, true};
   for (const ScheduleRow& row : r.schedule) {
@@ -317,7 +317,7 @@ Section predictions_section(const ValidationReport& r) {
   return s;
 }
 
-// Lists the checks that the verdict rests on.
+// Lists the checks that decide the verdict.
 Section checks_section(const ValidationReport& r) {
   Section s{"Checks", "", {}, {}};
   if (r.requests_available > 0)

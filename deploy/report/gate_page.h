@@ -1,4 +1,4 @@
-// Presents a validation report to people: the HTML page and the lines on stdout.
+// Presents a validation report to people: the HTML page and the text on stdout.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace specdec::deploy {
 
-// Holds details that the page shows in addition to the report.
+// Details that the page shows in addition to the report.
 struct ReportDetails {
-  std::vector<Estimate> overlap_at;  // by draft position in the roll-outs, with intervals over conversations
+  std::vector<Estimate> overlap_at;  // for each draft position in the roll-outs, with an interval over conversations
   std::vector<std::string> notes;    // warnings and omissions, one line each
 };
 

@@ -10,33 +10,33 @@
 namespace specdec::deploy {
 
 struct ServeOptions {
-  std::string package;  // a package; "" = `target` is given instead
+  std::string package;  // path of a package; "" = `target` is given instead
   std::string target, draft;
   std::string host = "127.0.0.1";
   int port = 8000;
   std::string api_key_file;
-  Secret api_key;                            // the only key, if there is no file; "" = none
-  std::string tls_cert, tls_key;             // PEM files; "" = plain HTTP
-  std::vector<std::string> allowed_hosts;    // more names under which a server without keys answers
+  Secret api_key;                            // the only key, if no key file is given; "" = none
+  std::string tls_cert, tls_key;             // paths of PEM files; "" = plain HTTP
+  std::vector<std::string> allowed_hosts;    // additional host names under which a server without keys answers
   std::vector<std::string> allowed_origins;  // web pages of these origins may call the server
   std::string admin_socket;
-  std::string record_dir;        // traffic records (with text) for `data`, plus acceptance records
-  double record_rejects = 0;     // share of the conversations whose rejected drafts are recorded too
+  std::string record_dir;        // directory for traffic records (with text) and acceptance records
+  double record_rejects = 0;     // fraction of the conversations whose rejected draft tokens are recorded, too
   int64_t record_quota_mib = 0;  // for all files under record_dir; 0 = no quota
-  std::string acceptance_log;    // acceptance records only (no text)
-  // Names in /v1/models, of which replies carry the first; default: the directory name of the target.
+  std::string acceptance_log;    // file for acceptance records, which hold no text
+  // Names in /v1/models; replies carry the first name. Default: the name of the target's directory.
   std::vector<std::string> model_names;
-  std::string tool_call_parser = "auto";  // a ToolFormat; auto: the one that the chat template shows
-  bool split_reasoning = true;            // thoughts are returned apart from the content
+  std::string tool_call_parser = "auto";  // a ToolFormat; auto: detected from the chat template
+  bool split_reasoning = true;            // thoughts are returned in reasoning_content
   int64_t max_batch = 8, queue_limit = 256, max_context = 0;
-  int64_t cache_mib = 0;     // for both models' KV caches; 0 = max_batch answers of max_context tokens
-  int64_t tenant_queue = 0;  // queue places for one API key; 0: half of queue_limit with several keys, else all
+  int64_t cache_mib = 0;     // MiB for the KV caches of target and draft; 0 = as max_batch and max_context need
+  int64_t tenant_queue = 0;  // queue places of one API key; 0: half of queue_limit with several keys, else all
   double drain_seconds = 30;
   bool allow_stale = false;
-  int tensor_parallel = 1;  // processes that hold the target together
+  int tensor_parallel = 1;  // number of processes that each hold a shard of the target
   DeviceOptions device;
   SpeculationOptions speculation;
-  bool max_k_given = false, verify_given = false;  // set by the user, so the package's value does not replace it
+  bool max_k_given = false, verify_given = false;  // true: the user set the flag, so the package's value is not used
 };
 
 }  // namespace specdec::deploy

@@ -20,7 +20,7 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int64_t kBrokenAfter = 32;  // sequences that failed in a row
+constexpr int64_t kBrokenAfter = 32;  // after this many device failures in a row the server ends
 constexpr size_t kMostNameBytes = 256;
 constexpr auto kPoll = std::chrono::milliseconds(20);
 
@@ -28,7 +28,7 @@ void check(const ServeOptions& o) {
   const auto range = [](const char* flag, double value, double low, double high) {
     if (value >= low && value <= high) return;
     std::ostringstream text;
-    text.precision(12);  // enough for all digits of the counts
+    text.precision(12);  // prints counts with all their digits
     text << flag << ": expected " << low << " to " << high << ", found " << value;
     throw Error(ErrorKind::kUsage, text.str());
   };
@@ -53,8 +53,8 @@ void check(const ServeOptions& o) {
   }
 }
 
-// By default one tenant may fill half of the queue, so that its burst leaves the other half to the others. A single
-// tenant has the whole queue.
+// By default one of several tenants may fill half of the queue, so that its burst leaves half to the others. A single
+// tenant may fill the whole queue.
 size_t tenant_queue(const ServeOptions& o, bool several_tenants) {
   if (o.tenant_queue > 0) return static_cast<size_t>(o.tenant_queue);
   return static_cast<size_t>(several_tenants ? std::max<int64_t>(1, o.queue_limit / 2) : o.queue_limit);
@@ -73,8 +73,8 @@ std::shared_ptr<const ApiKeys> load_keys(const ServeOptions& o) {
 
 constexpr size_t kMostSpareDescriptors = 256, kLeastSpareDescriptors = 64;
 
-// Raises the limit of open files to one per connection plus some for files. Where it cannot be raised so far, takes
-// fewer connections.
+// Raises the process's limit of open files to one per connection and some for files. If that is not allowed, lowers the
+// limit of connections instead.
 ServeLimits with_descriptors(ServeLimits limits) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return limits;
@@ -119,7 +119,7 @@ struct Server::Impl {
     share_among_tenants(*keys);
   }
 
-  // Sets what one tenant may have of all that is bounded.
+  // Sets what one tenant may use of each shared resource: half if there are several tenants, else all.
   void share_among_tenants(const ApiKeys& keys) {
     several_tenants = keys.tenants().size() > 1;
     gate.set_limit_of_one_tenant(several_tenants ? LiveGate::kConversations / 2 : LiveGate::kConversations);
@@ -159,7 +159,7 @@ struct Server::Impl {
   std::atomic<DraftControl*> drafts{nullptr};
   Api api;
   AdminApi admin;
-  std::optional<TlsIdentity> identity;  // of the public listener; none: plain HTTP
+  std::optional<TlsIdentity> identity;  // TLS identity of the public listener; none: plain HTTP
   HttpServer http;
   int port = 0;
 };
@@ -185,7 +185,7 @@ std::string Server::address() const {
          ":" + std::to_string(impl_->port);
 }
 
-// Reads the files of keys and TLS again. Each of the two is replaced as a whole or stays as it was.
+// Reads the key file and the TLS files again. If one of them is invalid, its old content stays in use.
 void Server::Impl::reload() {
   if (options.api_key_file.empty() && !identity)
     return log(LogLevel::kWarn, "reload: there is nothing to read again, without --api-key-file and --tls-cert");
@@ -256,7 +256,7 @@ void Server::run(ServedModel model, StepRunner& runner, const ServerHooks& hooks
   while (!engine_done.load() && s.clock.seconds() < deadline) std::this_thread::sleep_for(kPoll);
   scheduler.stop_now();
   engine.join();
-  // Gives the last events a little time to reach the clients; clients that do not read get no more.
+  // Allows a short time for the last events to reach the clients, then closes all connections.
   for (int i = 0; i < 100 && s.http.connections() > 0; ++i) std::this_thread::sleep_for(kPoll);
   s.http.stop();
   s.drafts.store(nullptr);

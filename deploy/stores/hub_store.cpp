@@ -18,11 +18,12 @@ namespace {
 
 using Access = net::HubRepository::Access;
 
-// Files whose bytes are in the commit itself, not in LFS, have at most kMaxRegular bytes each and kMaxRegularSum
-// together.
+// Limits for files whose bytes are sent in the commit itself instead of by LFS: at most kMaxRegular bytes each and
+// kMaxRegularSum together.
 constexpr uint64_t kMaxRegular = 1u << 20, kMaxRegularSum = 32u << 20, kMaxManifest = 64u << 20;
 const std::string kTagPrefix = "sha256-", kMain = "main", kManifestFile = "manifest.json";
-// The repository's own files: .gitattributes lists the files in LFS, and README.md is the front page.
+// Files that belong to the repository, not to the package: .gitattributes lists the files in LFS, and README.md is the
+// front page.
 const std::set<std::string> kKept = {".gitattributes", "README.md"};
 
 HubName store_name(const std::string& store) {
@@ -32,7 +33,7 @@ HubName store_name(const std::string& store) {
   return *hub;
 }
 
-// Checks a channel's name; a git branch has stricter rules than a channel.
+// Checks a channel's name, which becomes the name of a git branch and so must also obey git's rules.
 void require_branch_name(const std::string& channel) {
   require_channel_name(channel);
   if (channel.find("..") != std::string::npos || channel.front() == '-' || channel.back() == '.' ||
@@ -56,7 +57,7 @@ class HubPackage : public PackageSource, public PackageSink {
   std::string name() const override { return repository_.name() + (commit_.empty() ? "" : "@" + commit_); }
   const std::string& commit() const { return commit_; }
 
-  // ---- pulling: the commit is looked up once, then the package is read from it ----
+  // ---- pulling: select() looks up the commit once, and the package is read from this commit ----
   void select(const std::string& channel_or_digest) {
     const net::HubRefs refs = repository_.refs();
     const bool tag = channel_or_digest.starts_with(kTagPrefix);
@@ -93,7 +94,7 @@ class HubPackage : public PackageSource, public PackageSink {
     look_at_tag();
     const auto head = refs_.branches.find(branch_);
     has_branch_ = head != refs_.branches.end();
-    if (!has_branch_ && tag_ == Tag::kWhole) {  // only a new name for a package that exists
+    if (!has_branch_ && tag_ == Tag::kWhole) {  // the package exists there already and only gets a new channel
       commit_ = refs_.tags.at(tag_name());
       return true;
     }
@@ -144,7 +145,7 @@ class HubPackage : public PackageSource, public PackageSink {
         repository_.commit(work_, parent_, branch_ + ": package " + tag_name().substr(0, 19), why_, change_);
     if (made) {
       commit_ = *made;
-    } else {  // the commit's reply may be lost, or another publisher was faster
+    } else {  // the commit may have succeeded although its reply was lost, or another publisher was faster
       refs_ = repository_.refs();
       const auto head = refs_.branches.find(work_);
       if (head == refs_.branches.end() || head->second == parent_ || !is_whole(repository_.tree(head->second)))
@@ -154,7 +155,7 @@ class HubPackage : public PackageSource, public PackageSink {
     return tag_ == Tag::kNone;
   }
 
-  // Names the commit: by a tag with the digest, and by a branch if the channel is new.
+  // Makes the commit findable: creates the tag with the digest, and the branch if the channel is new.
   ChannelChange settle() {
     if (tag_ == Tag::kOther) repository_.remove_tag(tag_name());
     if (tag_ != Tag::kWhole && !repository_.create_tag(tag_name(), commit_) &&
@@ -167,12 +168,13 @@ class HubPackage : public PackageSource, public PackageSink {
   }
 
  private:
-  // kOther: a commit of this package, but with another signature or incomplete.
+  // State of the package's tag. kOther: the tag points to a commit that is incomplete, or that holds this package with
+  // another signature.
   enum class Tag { kNone, kOther, kWhole };
 
   std::string tag_name() const { return kTagPrefix + digest_; }
-  // The branch in which the first commit of a new channel is made, so that the channel's name appears together with its
-  // package. No channel can have this name.
+  // Returns the branch in which the first commit of a new channel is made, so that the channel's name appears only
+  // together with its package. No channel can have this name.
   std::string staging() const { return tag_name() + ".partial"; }
   std::string settings() const { return options_.endpoint + "/" + hub_.repository() + "/settings"; }
   [[noreturn]] void refuse_race(const std::string& what) const {
@@ -218,7 +220,7 @@ class HubPackage : public PackageSource, public PackageSink {
   }
 
   // Returns whether the commit holds these files with these bytes, and nothing else except the repository's own files.
-  // If this package has no signature, the commit may have one.
+  // If the package to publish has no signature, the commit may have one.
   bool is_whole(const net::HubTree& tree) const {
     std::set<std::string> wanted = kKept;
     wanted.insert(kSignatureFile);
@@ -235,8 +237,8 @@ class HubPackage : public PackageSource, public PackageSink {
     return std::all_of(tree.begin(), tree.end(), [&](const auto& entry) { return wanted.count(entry.first) != 0; });
   }
 
-  // Chooses the files to upload with LFS: those that the hub wants there and those too large for the body of a commit.
-  // Empty files are never among them, because LFS does not support them.
+  // Chooses the files to upload with LFS: those that the hub assigns to LFS and those too large for the body of a
+  // commit. Empty files are never chosen, because LFS does not support them.
   void choose_large() {
     std::map<std::string, net::HubRepository::Sample> samples;
     for (const PackagedFile& file : files_) {
@@ -262,10 +264,10 @@ class HubPackage : public PackageSource, public PackageSink {
   std::optional<bool> is_private_;
   fs::path root_;
   std::vector<PackagedFile> files_;
-  std::string digest_, before_;  // before_: digest of the package that the channel named before
+  std::string digest_, before_;  // before_: digest of the package to which the channel pointed before
   net::HubRefs refs_;
   Tag tag_ = Tag::kNone;
-  std::string work_, parent_;  // the branch that gets the commit, and its head before
+  std::string work_, parent_;  // work_: the branch that receives the commit; parent_: that branch's head before it
   net::HubTree parent_tree_;
   std::set<std::string> large_;
   std::optional<net::HubUpload> upload_;

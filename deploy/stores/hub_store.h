@@ -1,5 +1,6 @@
-// Packages at a hub: hf://org/name. In such a repository every package is one commit whose root is the package's
-// directory. A channel is a branch and its log the branch's history; the tag sha256-<digest> names the package.
+// Stores packages in repositories of the Hugging Face hub: hf://org/name. Every package is one commit whose root is the
+// package's directory. A tag sha256-<digest> names the package. A channel is a branch; the branch's history is the
+// channel's log.
 #pragma once
 
 #include "deploy/stores/package_store.h"

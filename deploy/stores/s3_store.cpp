@@ -15,7 +15,7 @@ namespace {
 
 std::string directory_of(const std::string& digest) { return "packages/sha256-" + digest + "/"; }
 
-// The package packages/sha256-…/ of a store.
+// Reads or writes the package in packages/sha256-…/ of a store in S3.
 class S3Package : public PackageSource, public PackageSink {
  public:
   explicit S3Package(net::S3Client& s3, const std::string& digest = "") : s3_(s3), at_(directory_of(digest)) {}
@@ -28,7 +28,7 @@ class S3Package : public PackageSource, public PackageSink {
     at_ = directory_of(package.digest);
     return false;
   }
-  // A signature may differ and still have the same size, so it is always sent.
+  // Returns false for the signature, so that it is always sent: another signature may have the same size.
   bool has(const PackagedFile& file) override {
     return file.path != kSignatureFile && s3_.size(at_ + file.path) == file.size;
   }
@@ -49,8 +49,9 @@ ChannelRecord read_record(net::S3Client& s3, const std::string& channel) {
   return text.empty() ? ChannelRecord{} : parse_channel(text, channel, s3.name("refs/" + channel));
 }
 
-// Returns the record for the channel: signed here, or as it came with the package, or the digest alone. A signed
-// channel stays signed, and its number never falls.
+// Returns the channel's new record. With a key, the record is signed here. Otherwise it is the signed record that comes
+// with the package, or for an unsigned channel only the digest. A signed channel stays signed, and its number never
+// falls.
 ChannelRecord record_for(net::S3Client& s3, const PackageTransfer& t, const PackageOutcome& outcome) {
   const ChannelRecord& carried = outcome.channel;
   const int64_t there = read_record(s3, t.channel).number;

@@ -1,4 +1,4 @@
-// Packages in S3: s3://bucket/prefix, laid out as in a directory.
+// Stores packages in S3: s3://bucket/prefix, with the same layout as in a directory.
 #pragma once
 
 #include "deploy/stores/package_store.h"

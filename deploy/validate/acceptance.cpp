@@ -15,17 +15,18 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int64_t kLogitBudget = 32 << 20;  // floats of one model's logits in one pass
+constexpr int64_t kLogitBudget = 32 << 20;  // limit of logits in one pass of one model, in floats (128 MiB)
 constexpr int64_t kMaxPassTokens = 4096;
 
 bool plain(const SamplingOptions& s) { return s.top_k == 0 && s.top_p >= 1 && s.min_p == 0; }
 
-// Holds, at n positions, p or q as served, [n, V], and the argmax of the raw logits, [n].
+// For n positions: p (target) or q (draft) after temperature and filters, [n, V], and the argmax of the raw logits,
+// [n].
 struct Served {
   at::Tensor probs, argmax;
 };
 
-// Computes p or q from `logits`, fp32 [n, V], which may be overwritten.
+// Computes the distribution that serving would sample from, out of `logits`, fp32 [n, V], which may be overwritten.
 Served served(at::Tensor logits, const SamplingOptions& sampling) {
   Served s;
   s.argmax = logits.argmax(-1);
@@ -45,7 +46,7 @@ Served served(at::Tensor logits, const SamplingOptions& sampling) {
 }
 
 struct Measured {
-  at::Tensor alpha, agreement, entropy;  // [n] fp32 on the host
+  at::Tensor alpha, agreement, entropy;  // [n] each, one per position; fp32 on the host
 };
 
 Measured measure(const Served& p, const Served& q, const SamplingOptions& sampling) {
@@ -56,7 +57,7 @@ Measured measure(const Served& p, const Served& q, const SamplingOptions& sampli
   return m;
 }
 
-// A row while the models process it: tokens [0, length − 1) are fed, the last one is only predicted.
+// A row in progress: the models are fed tokens [0, length − 1); the last token is only predicted.
 struct Job {
   const TokenRow* row;
   std::vector<RowScore*> scores;  // one per draft
@@ -101,7 +102,7 @@ class Scorer {
       lengths.push_back(job.length);
     }
     for (const auto& draft : drafts_) draft->begin(lengths);
-    // Several rows that fit together take one pass; a row longer than the budget is alone and takes several.
+    // Rows that fit together take one pass; a row longer than the budget is scored alone, in several passes.
     const int64_t chunk = jobs_.size() > 1 ? std::max(longest, int64_t{1}) : budget_;
     for (int64_t at = 0; at < longest; at += chunk) pass(at, chunk);
     for (Job& job : jobs_)
@@ -119,7 +120,7 @@ class Scorer {
 
   void pass(int64_t at, int64_t chunk) {
     std::vector<model::SequencePart> parts;
-    std::vector<size_t> texts;  // of the parts
+    std::vector<size_t> texts;  // [part of this pass] → index of its row in jobs_
     std::vector<Position> measured;
     int64_t logits = 0;
     for (size_t i = 0; i < jobs_.size(); ++i) {
@@ -151,7 +152,7 @@ class Scorer {
     }
   }
 
-  // Returns what lets every draft see the target's next pass.
+  // Returns an observer that passes the hidden states of the target's next pass on to every draft.
   model::HiddenObserver observer() {
     std::vector<model::HiddenObserver> observers;
     for (const auto& draft : drafts_)
@@ -248,7 +249,7 @@ void observe(AcceptanceGate& gate, std::span<const TokenRow> rows, std::span<con
 void summarise(std::span<const TokenRow> rows, std::span<const RowScore> scores, const AcceptanceGate& gate,
                ValidationReport& report) {
   gate.fill(report);
-  std::map<std::string, std::pair<double, double>> segments;  // summed entropy, tokens
+  std::map<std::string, std::pair<double, double>> segments;  // (summed entropy, tokens) of each segment
   double alpha = 0, agreement = 0, entropy = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (scores[i].tokens == 0) continue;

@@ -15,22 +15,23 @@
 
 namespace specdec::deploy {
 
-// Means over the measured positions of one row; tokens = 0 if it has none.
+// Means over the measured positions of a row; tokens = 0 if it has none.
 struct RowScore {
-  double alpha = 0;      // Σ_x min(p, q) under `sampling`; 1[argmax equal] if it is greedy
+  double alpha = 0;      // Σ_x min(p, q) under `sampling`; if `sampling` is greedy: 1[argmax equal]
   double agreement = 0;  // 1[argmax equal] of the raw logits
-  double entropy = 0;    // of p, nats
-  // Positions t >= 1 whose token has loss_mask 1 and is inside both models' context; t >= 2 if a draft has no
-  // distribution after the first token (DraftScorer::first_position()).
+  double entropy = 0;    // of the target's distribution p, in nats
+  // Number of measured positions t >= 1 whose token has loss_mask 1 and lies inside the context of both models. The
+  // first position is t = 2 instead if a draft has no distribution after the first token
+  // (DraftScorer::first_position()).
   int64_t tokens = 0;
 };
 
-// Returns one score per draft and row: [draft][row]. All drafts are scored at the same positions with a single pass of
-// the target. A head is scored at the first drafted position: it reads the target's hidden states of the whole text
-// before. All models must be on one device and have the same vocabulary. Plain softmax runs in ATen on the
-// device; top-k, top-p and min-p use decode::distribution() on the host, as in serving. Each model's logits take at
-// most about 128 MiB at once. Throws Error(kData) for a token outside the vocabulary, Error(kModel) for logits that are
-// not finite, Error(kNetwork) if stopped.
+// Returns one score per draft and row: [draft][row]. All drafts are scored at the same positions, with a single pass of
+// the target. All models must be on one device and have the same vocabulary. An EAGLE-3 head is scored as a drafter of
+// one token: with the target's hidden states of all earlier text. Plain softmax runs in ATen on the device; top-k,
+// top-p and min-p use decode::distribution() on the host, as in serving. Each model's logits take at most about 128 MiB
+// at once. Throws Error(kData) for a token outside the vocabulary, and Error(kModel) for logits that are not finite.
+// Throws Error(kNetwork), the kind that means "try again", if a signal stops it.
 std::vector<std::vector<RowScore>> score_rows(const model::Decoder& target, std::span<const decode::DraftPtr> drafts,
                                               std::span<const TokenRow> rows, const SamplingOptions& sampling,
                                               const ProgressFn& progress = {});
@@ -41,13 +42,13 @@ std::vector<RowScore> score_rows(const model::Decoder& target, const model::Deco
                                  std::span<const TokenRow> rows, const SamplingOptions& sampling,
                                  const ProgressFn& progress = {});
 
-// Passes every conversation of these rows to the gate, in order of first appearance. A row without a conversation
-// counts as a conversation of its own. Here and in summarise(), rows without measured tokens are left out. `others` are
-// the scores of the other draft, empty if there is none.
+// Passes the scores of every conversation to the gate, in order of first appearance. A row without a conversation id is
+// a conversation of its own. observe() and summarise() leave out rows without measured tokens. `others` are the scores
+// of the draft to compare with (--against); empty if there is none.
 void observe(AcceptanceGate& gate, std::span<const TokenRow> rows, std::span<const RowScore> scores,
              std::span<const RowScore> others = {});
 
-// Fills the same fields of the report as gate.fill(), and alpha_tokens, greedy_agreement, entropy (also of segments),
+// Fills the same fields of the report as gate.fill(), and alpha_tokens, greedy_agreement, entropy (also per segment),
 // tokens, request_alphas and request_ids. `rows` must be all rows that the gate has observed.
 void summarise(std::span<const TokenRow> rows, std::span<const RowScore> scores, const AcceptanceGate& gate,
                ValidationReport& report);

@@ -33,7 +33,7 @@ std::string find_throttle_file() {
                              : controllers.find(",cpu,") != std::string::npos ? "/sys/fs/cgroup/cpu"
                                                                               : "";
     if (root.empty()) continue;
-    // In a container the path may be the host's, so the root is tried too.
+    // In a container the path may be that of the host's cgroup tree, so the root is tried too.
     for (const std::string& file : {root + path + "/cpu.stat", root + "/cpu.stat"})
       if (read_virtual_file(file).find("throttled_") != std::string::npos) return file;
   }
@@ -76,7 +76,7 @@ double parse_throttled(const std::string& cpu_stat) {
 SystemCpuMeter::SystemCpuMeter() : throttle_file_(find_throttle_file()) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return;  // then no CPU is known and read() returns none
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return;  // then `cpus_` stays empty and read() returns nothing
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
     if (CPU_ISSET(cpu, &set)) cpus_.insert(cpu);
 }

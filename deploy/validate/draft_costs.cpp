@@ -15,7 +15,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// Number of sequences per step of the roll-outs, and of prompts on which costs are measured.
+// Batch size of the roll-outs, and number of prompts on which costs are measured.
 constexpr int kRolloutSequences = 8;
 constexpr int64_t kCostPrompts = 8;
 

@@ -1,5 +1,5 @@
-// Measures what `distill` needs to predict the speed of a draft that it has trained (base/draft_speed.h), by the means
-// of the gate: roll-outs for acceptance by position, and whole steps for the costs.
+// Measures what `distill` needs to predict the speed of a trained draft (base/draft_speed.h), with the gate's own code:
+// roll-outs for the acceptance by position, and whole steps for the costs.
 #pragma once
 
 #include <string>
@@ -14,13 +14,14 @@ namespace specdec::deploy {
 
 struct DraftCostOptions {
   std::string target, draft, data;
-  std::vector<std::string> ids;  // held-out requests whose prompts are rolled out; others are not
+  std::vector<std::string> ids;  // held-out requests whose prompts are rolled out
   double temperature = 1;
   DeviceOptions device;
   int max_k = 8;
-  int64_t prompts = 64, tokens = 64;  // of the roll-outs
+  int64_t prompts = 64, tokens = 64;  // number of roll-outs, and tokens of each
 };
-// Throws what loading and running models throws, and Error(kNetwork) if a signal stops it.
+// Measures a draft. Throws what loading and running models throws, and Error(kNetwork), the kind that means "try
+// again", if a signal stops it.
 DraftSpeed measure_draft(const DraftCostOptions& options, const Clock& clock, const ProgressFn& progress = {});
 
 }  // namespace specdec::deploy

@@ -44,7 +44,7 @@ ExpectedTime expected_time(const RolloutCost& cost, const ValidateOptions& o, co
     out.rollout = cost.seconds(work.rows, o.rollout_tokens);
   else if (work.rollout || work.speed)
     out.rollout = cost.seconds(rolled_out, o.rollout_tokens);
-  // Scoring reads prompts and answers once, with both models.
+  // Scoring passes prompts and answers once through the target and once through the draft.
   if (work.acceptance) out.acceptance = 2 * cost.seconds(work.rows, 1);
   if (work.speed) {
     const CostOptions costs;
@@ -54,7 +54,7 @@ ExpectedTime expected_time(const RolloutCost& cost, const ValidateOptions& o, co
         static_cast<double>(kCostBatches) *
         std::max(static_cast<double>(kLeastRepetitions) * repetition,
                  std::min(static_cast<double>(costs.repetitions) * repetition, costs.seconds_per_batch + repetition));
-    // Each prompt is answered with and without the draft, a short answer three times.
+    // Each prompt is answered with and without the draft; a short answer is timed three times.
     const double answer = cost.seconds(1, 1) + cost.token() * static_cast<double>(o.speed_tokens - 1);
     const double repeats = answer < 0.25 ? 3 : 1;
     out.speed += 2 * answer * (static_cast<double>(o.speed_prompts * SpeedupOptions{}.rounds) * repeats + 2);

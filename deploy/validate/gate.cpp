@@ -10,7 +10,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// Growth of the number of requests between two points of the chart; 1,000 requests give about 200 points.
+// Each point of the chart has 1.03 times as many requests as the previous point; 1,000 requests give about 200 points.
 constexpr double kPointSpacing = 1.03;
 }  // namespace
 

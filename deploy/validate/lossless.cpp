@@ -17,8 +17,8 @@ namespace {
 constexpr size_t kBins = 16;
 constexpr uint64_t kTransformStream = 0x70697431;
 
-// Returns whether rounding can explain that one answer continues with `a` and the other with `b`: both are within the
-// tolerance of the best logit.
+// Returns whether rounding can explain that two answers differ in their next token, `a` and `b`: the logits of both
+// must be within the tolerance of the best logit.
 bool tie_between(std::span<const float> logits, int32_t a, int32_t b, double unit) {
   if (!is_near_tie(logits, unit)) return false;
   float best = logits[0], largest = 0;
@@ -41,10 +41,10 @@ void next_logits(decode::CausalModel& model, std::span<const int32_t> tokens, de
   model.extend({&extension, 1}, rows);
 }
 
-// Computes one model's distribution for every token of answers to a fixed context, which is prefilled only once.
+// Computes a model's distribution for every token of given answers to one fixed context, which is prefilled only once.
 class AnswerScorer {
  public:
-  // `again`: how many of the context's last tokens are read again with every answer.
+  // `again`: number of the context's last tokens that are fed again with every answer.
   AnswerScorer(decode::CausalModel& model, std::span<const int32_t> context, const SamplingOptions& sampling,
                size_t again)
       : model_(model),
@@ -64,7 +64,8 @@ class AnswerScorer {
     const decode::Extension extension{id_, std::span<const int32_t>(context_).first(length()), 0};
     model_.extend({&extension, 1}, rows_);
   }
-  // Begins an answer on a copy of the context, as a draft that reads hidden states and its target need it.
+  // Starts an answer on a copy of the context's sequence. A draft that reads hidden states needs such copies of its own
+  // sequence and of the target's.
   void fork() {
     if (reading_ != id_) model_.close(reading_);
     reading_ = id_;
@@ -97,10 +98,10 @@ class AnswerScorer {
   std::vector<int32_t> scratch_;
 };
 
-// Sums over the runs of one context.
+// Counts that are summed over all runs of one context.
 struct Tally {
   std::vector<int64_t> first;         // [V] counts of first tokens
-  std::vector<double> probabilities;  // [V] probabilities of the first token
+  std::vector<double> probabilities;  // [V] the target's probabilities of the first token
   std::vector<int64_t> bins = std::vector<int64_t>(kBins);
 };
 
@@ -113,7 +114,8 @@ class ContextTest {
         options_(options),
         follows_(models.draft.reads_states()),
         has_q_(!follows_ || context.size() > 1),
-        // A draft that reads hidden states needs that of the token before those that it reads.
+        // A draft that reads hidden states needs the target's state of the position before the first token that it is
+        // fed, so the target is fed one token more.
         p_(models.target, context, options.sampling, follows_ && has_q_ ? 2 : 1),
         q_(models.draft, context, options.sampling, 1),
         uniforms_(options.seed, kTransformStream + number) {
@@ -169,8 +171,8 @@ class ContextTest {
   decode::Stepper stepper_;
   std::vector<int32_t> context_;
   SampledOptions options_;
-  bool follows_;  // the draft reads hidden states of the target
-  bool has_q_;  // such a draft has no distribution after a context of one token; any other order of tokens is as valid
+  bool follows_;  // the draft is an EAGLE-3 head, which reads hidden states of the target
+  bool has_q_;    // a head has no q after a context of one token; the test then works without q
   AnswerScorer p_, q_;
   PhiloxStream uniforms_;
   Tally tally_;
@@ -239,7 +241,7 @@ GreedyComparison compare_greedy(const decode::ModelPair& models, std::span<const
 
 double probability_transform(std::span<const float> p, std::span<const float> q, int32_t x, double v) {
   const double px = p[static_cast<size_t>(x)], qx = q[static_cast<size_t>(x)];
-  if (!(px > 0)) return 0;  // impossible under p, so the most extreme value
+  if (!(px > 0)) return 0;  // x is impossible under p: the most extreme value
   double above = 0, equal = 0, total = 0;
   for (size_t y = 0; y < p.size(); ++y) {
     const double left = q[y] * px, right = qx * p[y];  // compares q/p without dividing
@@ -255,7 +257,7 @@ double probability_transform(std::span<const float> p, std::span<const float> q,
 ChiSquare pearson(std::span<const int64_t> counts, std::span<const double> probabilities, double least) {
   double n = 0;
   for (const int64_t c : counts) n += static_cast<double>(c);
-  std::vector<std::pair<double, double>> cells;  // expected, observed
+  std::vector<std::pair<double, double>> cells;  // expected and observed count of each cell
   std::pair<double, double> rest;
   for (size_t i = 0; i < counts.size(); ++i) {
     const double expected = probabilities[i] * n, seen = static_cast<double>(counts[i]);
@@ -295,8 +297,8 @@ SampledTest sampled_test(const decode::ModelPair& models, std::span<const std::v
   report();
   for (size_t c = 0; c < contexts.size(); ++c) {
     ContextTest context(models, contexts[c], options, c);
-    // The time limit is split evenly, so that a slow model still tests every context. The decision to stop depends on
-    // the clock only, never on the drawn tokens.
+    // The time limit is split evenly among the contexts, so that a slow model still tests each of them. Only the clock
+    // decides when sampling stops, never the drawn tokens, so stopping does not bias the test.
     const double until = begun + options.seconds * static_cast<double>(c + 1) / static_cast<double>(contexts.size());
     for (int64_t done = 0; done < share && (done == 0 || clock.seconds() < until);) {
       if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during the sampled test");

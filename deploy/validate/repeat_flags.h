@@ -1,4 +1,4 @@
-// Writes the command line of a validation again, for the command that a report suggests next.
+// Reconstructs the command line of a validation, for the command that a report suggests next.
 #pragma once
 
 #include <string>

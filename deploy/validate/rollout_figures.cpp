@@ -58,7 +58,7 @@ std::vector<Estimate> overlap_by_position(std::span<const TokenRow> rows, std::s
   const auto groups = by_conversation(rows, all);
   std::vector<Estimate> out;
   for (size_t position = 0; position < width; ++position) {
-    std::vector<std::pair<double, double>> sums;  // overlap and reached of each conversation
+    std::vector<std::pair<double, double>> sums;  // overlap and reached positions of each conversation
     for (const auto& group : groups) {
       std::pair<double, double> sum;
       for (const size_t i : group)
@@ -79,7 +79,7 @@ std::vector<Estimate> overlap_by_position(std::span<const TokenRow> rows, std::s
       }
       return above / below;
     };
-    // With very many conversations fewer resamples suffice, because the interval is narrow anyway.
+    // With very many conversations the interval is narrow, so fewer resamples suffice.
     Estimate e =
         bootstrap(sums.size(), ratio, 0.10, static_cast<int>(std::clamp<size_t>(4'000'000 / sums.size(), 200, 2000)));
     e.n = static_cast<int64_t>(reached);

@@ -20,7 +20,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// Forwards all calls and records when the target's pass starts. The part of a step before that is drafting.
+// Forwards all calls and records when the target's pass starts. A step's time before that is spent on drafting.
 class Marked final : public decode::ForwardingModel {
  public:
   Marked(decode::CausalModel& model, const Clock& clock) : ForwardingModel(model), clock_(clock) {}
@@ -40,7 +40,7 @@ std::vector<int32_t> cut(const std::vector<int32_t>& prompt, int64_t room) {
   return {prompt.begin(), prompt.begin() + std::min<int64_t>(room, static_cast<int64_t>(prompt.size()))};
 }
 
-// Holds the models and prompts whose costs are measured, and how to measure them.
+// Models and prompts whose costs are measured, with the options of the measurement.
 struct CostMeasurement {
   Marked& target;
   decode::CausalModel& draft;
@@ -49,21 +49,23 @@ struct CostMeasurement {
   const Clock& clock;
 };
 
-// Holds the sequences of one batch size and times their steps. Every timed step sets its own K.
+// Runs the sequences of one batch and times their steps. Each timed step gets its own K.
 class Bench {
  public:
   Bench(const CostMeasurement& measured, int batch, int repetition)
       : target_(measured.target), clock_(measured.clock), stepper_(measured.target, &measured.draft) {
     const CostOptions& options = measured.options;
     const auto prompts = measured.prompts;
-    // The warm-up step and the max_k + 1 timed ones emit at most K + 1 tokens each.
+    // Upper bound of the tokens per sequence: the warm-up step and the max_k + 1 timed steps emit at most K + 1 tokens
+    // each.
     const int64_t emitted = (options.max_k + 1) * (options.max_k + 2) / 2 + 4;
     const int64_t room = std::min(target_.max_length(), measured.draft.max_length()) - emitted - options.max_k;
     const decode::RequestOptions request{.max_tokens = emitted + options.max_k, .sampling = options.sampling};
     for (int i = 0; i < batch; ++i) {
       const auto number = static_cast<size_t>(repetition * batch + i);
       decode::Request one{cut(prompts[number % prompts.size()], room), options.seed + number, request};
-      // A draft that reads hidden states must be there when the prompt is read: later it could not draft.
+      // Drafting is enabled from the start, because an EAGLE-3 head must see the prompt's prefill to be able to draft
+      // later.
       decode::Drafting drafting{.verify = options.verify, .model = decode::ControllerOptions{.fixed_k = 1}};
       batch_.push_back(&sequences_.emplace_back(stepper_, std::move(one), std::move(drafting)));
       stepper_.start(*batch_.back());
@@ -72,7 +74,7 @@ class Bench {
 
   struct Times {
     double drafting = 0, rest = 0;
-    bool full = true;  // every sequence drafted K tokens
+    bool full = true;  // true if every sequence drafted K tokens
   };
   Times step(int k) {
     decode::ControllerOptions options;
@@ -85,7 +87,7 @@ class Bench {
     Times t{target_.asked - start, end - target_.asked, true};
     if (k == 0) t = {0, end - start, true};
     if (const decode::RoundSeconds& round = stepper_.device_seconds(); k > 0 && round.target > 0) {
-      t.drafting = 0;  // the passes of a round do not go through `target_`
+      t.drafting = 0;  // a round on the device does not call `target_`, so its own times are used
       for (const auto& level : round.levels) t.drafting += level.seconds;
       t.rest = end - start - t.drafting;
     }
@@ -102,7 +104,7 @@ class Bench {
 };
 
 struct Samples {
-  std::map<int, std::vector<double>> rest;  // K → seconds of the step less those of its drafting
+  std::map<int, std::vector<double>> rest;  // K → seconds of the step except drafting
   std::vector<double> drafting;             // seconds per drafted token
 };
 
@@ -116,7 +118,8 @@ Samples sample_batch(const CostMeasurement& measured, int batch) {
     if (repetition >= 3 && clock.seconds() - begun > options.seconds_per_batch) break;
     Bench bench(measured, batch, repetition);
     bench.step(1);  // prefills the draft
-    // The order of K alternates, with plain decoding last, so that no K is always measured on the longest context.
+    // The order of K alternates between ascending and descending, so that no K always gets the longest context. Plain
+    // decoding is last.
     std::vector<int> order;
     for (int k = 1; k <= options.max_k; ++k) order.push_back(repetition % 2 ? options.max_k + 1 - k : k);
     order.push_back(0);
@@ -196,8 +199,8 @@ std::vector<ScheduleRow> speed_schedule(const std::vector<ValidationReport::Tabl
     last->high = batch;
     if (speedup < last->speedup) last->speedup = speedup, last->figure_k = of_k;
   }
-  // The measurement applies to batch 1 only. The sizes between 1 and the table's next size take the prediction of that
-  // next size.
+  // The measurement applies to batch 1 only. Batch sizes between 1 and the table's next size get the prediction for
+  // that next size.
   if (schedule.size() > 1 && schedule[0].measured && schedule[0].high > 1) schedule[0].high = 1, schedule[1].low = 2;
   return schedule;
 }
@@ -217,8 +220,8 @@ double constant_length(double alpha, int k) {
   return length;
 }
 
-// Finds the smallest acceptance for which some K pays off, by bisection, since the speed-up grows with it. Returns none
-// if there is none. verify_cost: v by K.
+// Finds by bisection the smallest acceptance at which some K pays off; the speed-up grows with acceptance. Returns none
+// if no acceptance suffices. verify_cost: relative verify cost v by K.
 std::optional<double> least_acceptance(double draft_cost, const std::map<int, double>& verify_cost) {
   const auto pays = [&](double alpha) {
     return std::any_of(verify_cost.begin(), verify_cost.end(), [&](const auto& v) {
@@ -356,13 +359,14 @@ Estimate speedup(std::span<const double> normal, std::span<const double> specula
     }
     return above / below;
   };
-  // The quantile of 0.965 instead of 0.95, because the times of prompts are skewed: an answer with few accepted tokens
-  // takes much longer, and a sample without such a prompt gives too small a mean and too narrow an interval.
+  // The interval uses the quantile at 0.965 (1.8119 standard deviations of a normal distribution) instead of 0.95,
+  // because times of prompts are skewed: an answer with few accepted tokens takes much longer, and a sample without
+  // such a prompt gives too small a mean and too narrow an interval.
   return bootstrap(normal.size(), ratio, 2 * expanded_tail(normal.size(), 1.8119106729525978));
 }
 
 std::vector<size_t> choose_prompts(std::span<const TokenRow> rows, int64_t count) {
-  std::vector<size_t> first, others;  // first: one row of every conversation
+  std::vector<size_t> first, others;  // first: one row of every conversation; others: all further rows
   std::set<std::string> seen;
   for (size_t i = 0; i < rows.size(); ++i)
     (rows[i].conversation.empty() || seen.insert(rows[i].conversation).second ? first : others).push_back(i);

@@ -9,7 +9,8 @@ namespace specdec::deploy {
 
 namespace {
 
-// Measures what other processes used between two readings of the meter, summed over many such windows.
+// Measures the CPU use of other processes in windows, and sums it over the windows. A window is the time between two
+// readings of the meter.
 class MachineSum {
  public:
   MachineSum(const CpuMeter& meter, int threads)
@@ -17,15 +18,16 @@ class MachineSum {
 
   void open() { before_ = meter_.read(); }
 
-  // Returns the share of this process' CPU that others took in a window of `seconds`; 0 if the meter has no reading.
+  // Ends a window of `seconds`. Returns the share of this process's CPU time that others took; 0 if the meter has no
+  // reading.
   double close(double seconds) {
     const auto after = meter_.read();
     if (!before_ || !after || seconds <= 0) return 0;
     known_ = true;
     const double stolen = std::max(0.0, after->stolen - before_->stolen);
     const double neighbours = std::max(0.0, after->busy - before_->busy - (after->own - before_->own));
-    // Threads that fit on CPUs nobody else uses were not crowded out. CPU time taken by a limit or the host always
-    // counts, however many CPUs were idle.
+    // Other processes disturb only if idle CPUs are too few for this process's threads. Stolen time (cgroup limit,
+    // hypervisor) always disturbs.
     const double crowded = std::max(0.0, (neighbours / seconds + threads_ - cpus_) / threads_);
     const double taken = std::clamp(crowded + stolen / seconds / threads_, 0.0, 1.0);
     seconds_ += seconds, others_ += neighbours + stolen, stolen_ += stolen, taken_ += taken * seconds;
@@ -51,8 +53,8 @@ class MachineSum {
   double seconds_ = 0, others_ = 0, stolen_ = 0, taken_ = 0;
 };
 
-// Returns the cost of a speculative step in plain steps. It is about the same for all runs with one K, whatever was
-// accepted.
+// Returns the time of a speculative step, in units of plain steps. It is about the same for all runs with the same K,
+// however many tokens were accepted.
 double step_cost(const PairFigures& run) {
   const auto steps = [](const GroupFigures& f) { return static_cast<double>(f.counts.steps + f.counts.plain_steps); };
   const double plain = run.normal.seconds * steps(run.speculative),
@@ -96,7 +98,7 @@ class Timer {
  private:
   bool patient() const { return disturbed_ < best_.size() || clock_.seconds() - begun_ < options_.patience_seconds; }
 
-  // Times runs until the window is long enough for the meter to be meaningful.
+  // Times runs until the window is long enough for a meaningful reading of the meter.
   void window() {
     std::vector<std::pair<size_t, PairFigures>> done;
     const double begun = clock_.seconds();

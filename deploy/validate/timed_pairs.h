@@ -1,6 +1,6 @@
-// Times every measured speed-up, for the gate and for bench. Each run is made with and without the draft, side by side
-// (timed_run.h). Runs during which other processes took CPU time are repeated, and so are runs whose step cost
-// disagrees with that of the others.
+// Times the speed-ups of the gate and of bench. Each run is made with and without the draft, side by side
+// (timed_run.h). A run is repeated if other processes took CPU time during it, or if its cost per step differs too much
+// from that of the other runs.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace specdec::deploy {
 
-// Holds what a timing reads: the time, and the CPU time that other processes take meanwhile.
+// Instruments of a timing: the clock, and the meter of the CPU time that other processes take.
 struct Instruments {
   const Clock& clock;
   const CpuMeter& meter;
@@ -26,32 +26,35 @@ struct PairFigures {
 };
 
 struct PairsOptions {
-  int threads = 0;              // of this process; 0: one per CPU
-  int repeats = 1;              // how often every run is made; the fastest counts
-  double most_taken = 0.10;     // largest share taken by others (MachineUse::taken) in an undisturbed window
-  double window_seconds = 0.5;  // of runs between two readings of the meter, whose ticks are 10 ms
-  // Largest |log| ratio between a run's step cost (a speculative step in plain steps) and the median; 0: not compared.
+  int threads = 0;              // CPU threads of this process; 0: one per CPU
+  int repeats = 1;              // each run is made this often, and the fastest is taken
+  double most_taken = 0.10;     // largest share of CPU that others may take in an undisturbed window
+  double window_seconds = 0.5;  // length of a window: a reading of the meter has ticks of 10 ms
+  // Largest |log| ratio between a run's step cost (a speculative step in units of plain steps) and the median; 0: no
+  // limit.
   double tolerance = 0;
-  int retries = 2;               // for a run that disagrees
+  int retries = 2;               // repetitions of a run whose step cost exceeds the tolerance
   double patience_seconds = 10;  // disturbed runs are repeated for at least this long
 };
 
 struct TimedPairs {
-  std::vector<PairFigures> runs;  // [count], one per run; if every repetition was disturbed, the first
+  std::vector<PairFigures> runs;  // [count]; if a pair was never undisturbed: its first run
   std::vector<bool> clean;        // [count] whether the run was undisturbed
   MachineUse machine;
 };
 
-// Calls pair(0) … pair(count − 1); pair(i) must always do the same work. Disturbed runs are repeated after all others,
-// until at least `count` runs were disturbed in all and patience_seconds are over. The machine is `busy` if even then
-// fewer than half of the runs are undisturbed, or fewer than the smaller of four and `count`. Disagreeing runs are
-// repeated up to `retries` times, and the fastest one counts. The choice of runs to repeat depends on the meter and on
-// deviations of the step cost in both directions, but never on which side wins. So repeating favours neither side.
+// Calls pair(0) … pair(count − 1); pair(i) must always do the same work.
+// - Disturbed runs are repeated after all others, until patience_seconds are over and `count` runs were disturbed in
+//   all. The machine is `busy` if then fewer than half of the runs are undisturbed, or fewer than min(4, count).
+// - A run whose step cost exceeds the tolerance is repeated up to `retries` times, and the fastest repetition is
+//   taken.
+// Whether a run is repeated depends on the meter and on how far its step cost is from the median, in either direction.
+// It does not depend on whether speculation is faster, so repeating does not bias the speed-up.
 TimedPairs time_pairs(size_t count, const PairsOptions& options, const std::function<PairFigures(size_t)>& pair,
                       const Instruments& instruments);
 
-// Returns how often a run is made; the fastest one counts. This is 3 if plain decoding takes less than a quarter of a
-// second, because losing a single time slice to another process would distort so short a run, and else 1.
+// Returns how often each run is made; the fastest is taken. Returns 3 if plain decoding takes less than a quarter of a
+// second, because a single time slice lost to another process would distort so short a run. Otherwise returns 1.
 int repeats_of(double plain_seconds);
 
 }  // namespace specdec::deploy

@@ -1,5 +1,5 @@
-// Makes timed runs. A run decodes a group of prompts together to a fixed length, with or without a draft. It is made
-// alone, or two runs are made side by side.
+// Makes timed runs. A run decodes a group of prompts together to a fixed length, with or without a draft. Runs are made
+// alone or in pairs, side by side.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,25 @@
 namespace specdec::deploy {
 
 struct GroupOptions {
-  SpeculationOptions speculation = {};                  // k = 0: plain
-  decode::RequestOptions request = {.max_tokens = 64};  // for every answer; each one has exactly max_tokens
-  uint64_t seed = 0;                                    // of prompt 0; prompt i uses seed + i
+  SpeculationOptions speculation = {};                  // k = 0: plain decoding
+  decode::RequestOptions request = {.max_tokens = 64};  // for every answer; each has exactly max_tokens tokens
+  uint64_t seed = 0;                                    // seed of prompt 0; prompt i uses seed + i
 };
-// Sums over the runs of one configuration.
+// Sums over all runs of one configuration.
 struct GroupFigures {
   int64_t tokens = 0;
   double prompt_seconds = 0;    // the target's prefill of the prompts
   double seconds = 0;           // all steps, up to the last token; includes the draft's prefill
-  std::vector<double> ttft_ms;  // per sequence: from the start of its group to its first token
+  std::vector<double> ttft_ms;  // per sequence: time from the start of its group to its first token
   std::vector<double> itl_ms;   // time between two deliveries to a sequence; each step delivers one or more tokens
   AcceptanceCounts counts;
   void add(const GroupFigures& other);
 };
-// State that the controllers of a draft's runs share, as the requests of one server do.
+// State that the controllers of all runs with a draft share, as the controllers of all requests of a server do.
 struct Learnt {
   decode::CostModel costs;
   decode::OverlapMean overlap;
-  int plain_owed = -1;  // as in ControllerOptions
+  int plain_owed = -1;  // plain steps until drafting is tried again (ControllerOptions)
 };
 class GroupRun {
  public:
@@ -43,8 +43,8 @@ class GroupRun {
            Learnt* learnt, const Clock& clock);
   ~GroupRun();  // closes its sequences
   bool done() const;
-  double share() const;          // share of its tokens that have been produced, in [0, 1]
-  void step();                   // sequences that are done leave the batch
+  double share() const;          // fraction of all its tokens that have been generated, in [0, 1]
+  void step();                   // sequences that have ended leave the batch
   GroupFigures figures() const;  // valid once done()
 
  private:
@@ -60,9 +60,9 @@ class GroupRun {
 };
 GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts,
                        const GroupOptions& options, Learnt* learnt, const Clock& clock);
-// Runs both to the end. Always steps the run that has produced the smaller share of its tokens, so that anything that
-// slows the machine for a while slows both. A Run has done(), share() and step(): GroupRun, or a simulated one in
-// tests.
+// Steps two runs until both are done(). Always steps the run that has generated the smaller fraction of its tokens, so
+// that a temporary slowdown of the machine affects both runs. The type Run needs done(), share() and step(): it is
+// GroupRun, or a simulated run in tests.
 template <class Run>
 void run_side_by_side(Run& a, Run& b) {
   while (!a.done() || !b.done()) (b.done() || (!a.done() && a.share() <= b.share()) ? a : b).step();

@@ -32,15 +32,15 @@ namespace specdec::deploy {
 namespace {
 
 constexpr int kBatch = 8;            // sequences per roll-out step
-constexpr double kWorthSaying = 10;  // seconds
+constexpr double kWorthSaying = 10;  // estimates below this many seconds are not logged
 constexpr int64_t kGreedyPrompts = 32, kSampledContexts = 4, kSampledContextTokens = 16;
-// kLookEvery: requests scored between two readings of the gate. kLeastRequests: requests scored before scoring may stop
-// early.
+// kLookEvery: number of requests that are scored between two looks at the gate. kLeastRequests: number that must be
+// scored before scoring may stop early.
 constexpr size_t kLookEvery = 32, kLeastRequests = 64;
-// Requests that a segment needs. kSegmentRequests: to get the floor of --segments-floor. kBigSegment: so that a loss in
-// it can fail the gate.
+// kSegmentRequests: requests that a segment needs before --segments-floor applies to it. kBigSegment: requests that a
+// segment needs before a loss in it can fail the gate.
 constexpr int64_t kSegmentRequests = 30, kBigSegment = 200;
-constexpr double kMinGain = -0.02;  // default for --against
+constexpr double kMinGain = -0.02;  // the default of --min-gain with --against
 const std::vector<int> kBatches = {1, 2, 4};
 
 // A validation in progress. Each method fills its part of the report.
@@ -92,8 +92,8 @@ class Run {
     wanted.allow_stale = options_.allow_stale;
     const ResolvedModel target = resolve_model(options_.target);
     const bool stale = !options_.allow_stale && is_stale(target);
-    // Reads the data before the models, so that memory is planned for its longest row; skipped for a stale draft, since
-    // the data may be large.
+    // The data is read before the models, so that memory is planned for the longest row. For a stale draft the data is
+    // not read, because it may be large.
     if (!stale) {
       read_rows(target.directory);
       int64_t longest = 0;
@@ -118,8 +118,8 @@ class Run {
     draft_ = decode::make_draft_runner(pair_.draft, *target_);
     if (!options_.against.empty() && parts_.acceptance) {
       wanted.draft = options_.against;
-      // After an update of the target the serving draft is stale. That is a reason to replace it, not to skip the
-      // comparison.
+      // The serving draft may be stale because the target was updated. That is a reason to replace the draft, not to
+      // skip the comparison, so stale drafts are allowed.
       wanted.allow_stale = true;
       against_ = load_draft(pair_, wanted);
     }
@@ -127,7 +127,7 @@ class Run {
   }
 
   bool is_stale(const ResolvedModel& target) const {
-    if (options_.draft.empty()) return false;  // load_pair checks a package's own draft by the manifest
+    if (options_.draft.empty()) return false;  // load_pair() checks a packaged draft against its manifest
     const ResolvedModel draft = resolve_model(options_.draft);
     return draft.draft.empty() && check_binding(target.directory, draft.directory).state == BindingState::kStale;
   }
@@ -161,7 +161,7 @@ class Run {
     predict();
   }
 
-  // Says about how long all this takes, from a short roll-out of the first rows.
+  // Logs an estimate of the validation's duration, from a short roll-out of the first rows.
   void say_how_long(bool answer_anew) {
     if (progress_) progress_({"measuring this machine", 0, 0, "", ""});
     const std::span<const TokenRow> first = std::span(rows_).first(std::min<size_t>(kBatch, rows_.size()));
@@ -183,8 +183,8 @@ class Run {
     if (time.total() >= kWorthSaying) log(LogLevel::kInfo, time.text());
   }
 
-  // Gives every segment with enough requests the floor of --segments-floor. A floor given by name applies to any number
-  // of requests.
+  // Returns the rules of the gate. Every segment with enough requests gets the floor of --segments-floor; a floor given
+  // by the segment's name applies to any number of requests.
   AcceptanceRules rules() {
     AcceptanceRules rules;
     rules.floor = options_.floor;
@@ -238,7 +238,7 @@ class Run {
     return o;
   }
 
-  // Extends the roll-outs to the first `count` rows.
+  // Generates roll-outs until the first `count` rows have them.
   void roll_out_to(size_t count) {
     if (count <= rollouts_.size()) return;
     const std::span<const TokenRow> rows = std::span(rows_).subspan(rollouts_.size(), count - rollouts_.size());
@@ -246,8 +246,8 @@ class Run {
       rollouts_.push_back(std::move(rollout));
   }
 
-  // Measures over the first rows of the random order, however early acceptance was decided, so that early stopping does
-  // not bias the figures that the monitor uses as its baseline.
+  // Rolls out a fixed number of rows from the start of the random order, however early acceptance was decided. Early
+  // stopping would bias the figures, which the monitor uses as its baseline.
   void rollout() {
     const size_t count = options_.rollout_requests
                              ? std::min(static_cast<size_t>(options_.rollout_requests), rows_.size())
@@ -255,7 +255,7 @@ class Run {
     roll_out_to(count);
     const std::span<const TokenRow> rows = std::span(rows_).first(count);
     const std::span<const decode::Rollout> rollouts =
-        std::span(rollouts_).first(count);  // acceptance may have needed more
+        std::span(rollouts_).first(count);  // the acceptance part may have rolled out more rows
     std::vector<size_t> all;
     int64_t silent = 0;
     std::map<std::string, std::vector<size_t>> domains;
@@ -274,7 +274,7 @@ class Run {
         s.rollout = rollout_figures(rows, rollouts, it->second, rollout_options());
   }
 
-  // Scores whole conversations in batches until the verdict on acceptance is certain.
+  // Scores whole conversations in batches until the verdict on acceptance is decided.
   void acceptance(bool answer_anew) {
     AcceptanceGate gate(rules());
     std::vector<decode::DraftPtr> drafts = {pair_.draft};
@@ -309,7 +309,7 @@ class Run {
     if (r.tokens == 0)
       throw Error(ErrorKind::kData,
                   options_.data + ": the " + options_.split + " split has no answer token inside both models' context");
-    // A request whose answer lies outside the context counts for nothing, so more requests would not bring it.
+    // A request whose answer lies outside the context is never measured, so it is not counted as available.
     r.requests_available = requests_available_ -
                            std::count_if(scores.begin(), scores.end(), [](const RowScore& s) { return s.tokens == 0; });
     if (against_.draft) {
@@ -397,14 +397,14 @@ class Run {
   ValidateParts parts_;
   Validation out_;
   LoadedPair pair_;
-  std::optional<ValidationReport> before_;  // the report of --baseline
+  std::optional<ValidationReport> before_;  // the report given with --baseline
   LoadedDraft against_;                     // .draft is null without --against
   std::unique_ptr<decode::CausalModel> target_, draft_;
   std::vector<TokenRow> rows_;
-  int64_t requests_available_ = 0;  // in the split
+  int64_t requests_available_ = 0;  // number of requests in the split
   std::shared_ptr<const DirectoryLock> data_in_use_;
   bool written_by_target_ = false;
-  std::vector<decode::Rollout> rollouts_;  // of the first rows
+  std::vector<decode::Rollout> rollouts_;  // roll-outs of the first rows in the random order
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// `specdec validate`: measures a draft against its target on traffic and judges it.
+// `specdec validate`: measures a draft with its target on recorded traffic and judges the draft.
 #pragma once
 
 #include <filesystem>
@@ -17,9 +17,10 @@ struct Validation {
   ReportDetails details;
 };
 
-// Checks the options first, then the binding: a stale draft is a verdict, not an error, and nothing else is measured.
-// Throws Error(kUsage) for options, Error(kData) for data of another tokenizer or an empty split, what loading and
-// running models throws, and Error(kNetwork) if stopped by a signal.
+// Checks the options first, then the binding. A stale draft gives the verdict kStale instead of an error, and nothing
+// else is measured. Throws Error(kUsage) for invalid options, Error(kData) for data of another tokenizer or an empty
+// split, and what loading and running models throws. Throws Error(kNetwork), the kind that means "try again", if a
+// signal stops it.
 Validation run_validate(const ValidateOptions& options, const Clock& clock, const CpuMeter& meter,
                         const ProgressFn& progress = {});
 

@@ -17,10 +17,10 @@ namespace specdec::distill {
 
 namespace {
 
-// The frozen target's pass over a batch.
+// Results of the frozen target's forward pass over a batch.
 struct TargetPass {
-  at::Tensor taps;    // [B, S, A·Ht]
-  at::Tensor hidden;  // [R, Ht], after the last layer, at Batch::rows
+  at::Tensor taps;    // [B, S, A·Ht]: hidden states of the A tapped layers, concatenated; Ht = the target's width
+  at::Tensor hidden;  // [R, Ht]: hidden states after the last layer, at Batch::rows
 };
 TargetPass target_pass(const EagleDraft& draft, const Batch& batch) {
   at::NoGradGuard guard;
@@ -30,13 +30,14 @@ TargetPass target_pass(const EagleDraft& draft, const Batch& batch) {
   return {taps.rows(), hidden};
 }
 
-// Runs the steps one after another, each on the hidden states that the one before fed back.
+// Runs the steps of EAGLE-3 training in order (training-time test, see eagle_gradient.h). The input of each step is the
+// hidden states that the previous step computed.
 class TrainingTest {
  public:
   TrainingTest(const EagleDraft& draft, const at::Tensor& tokens, const at::Tensor& taps)
       : head_(draft.head), tokens_(tokens.to(taps.device())), hidden_(model::fuse_taps(head_, taps)) {}
 
-  // Returns the inputs [B·S, E] of lm_head of the next step.
+  // Runs the next step and returns the inputs of lm_head, [B·S, E].
   at::Tensor next() {
     const model::DecoderConfig& config = head_.config.layer;
     const int64_t length = tokens_.size(1), shift = ++step_;
@@ -57,14 +58,14 @@ class TrainingTest {
 
  private:
   const model::EagleHead& head_;
-  at::Tensor tokens_, hidden_;  // [B, S], [B, S, E]
+  at::Tensor tokens_, hidden_;  // [B, S] token ids; [B, S, E] input hidden states of the next step
   kernels::KeysValues causal_;
   std::vector<kernels::KeysValues> own_;
   int64_t step_ = 0;
 };
 
-// The rows of one step in a batch. `learnt` holds indices into Batch::rows, and `rows` the rows [B·S] of the head that
-// predict those labels.
+// The rows of one training step that are in the loss, as two parallel lists. `learnt` has the index of each row's label
+// in Batch::rows. `rows` has the flat index into [B·S] of the position whose output predicts this label.
 struct StepRows {
   at::Tensor learnt, rows;
 };
@@ -74,27 +75,28 @@ StepRows step_rows(const Batch& batch, int64_t step) {
   return {learnt, batch.rows.index_select(0, learnt) - back};
 }
 
-// One step of the training-time test in a batch: which rows predict a learnt token, the inputs of lm_head there, and
-// the gradient of these inputs.
+// One training step of the head over a batch: the rows in the loss, the inputs of lm_head at these rows, and the
+// gradient of the loss with respect to these inputs.
 struct StepPart {
   StepRows at;
   at::Tensor normed, grad;  // [R, E]
 
-  // Returns where the rows whose labels are entries [begin, end) of Batch::rows lie among this step's rows.
+  // Entries [begin, end) of Batch::rows are one chunk of labels. Returns the range of indices into `at.learnt` and
+  // `normed` that belongs to this chunk.
   std::pair<int64_t, int64_t> range(int64_t begin, int64_t end) const {
     const int64_t *first = at.learnt.const_data_ptr<int64_t>(), *last = first + at.learnt.numel();
     return {std::lower_bound(first, last, begin) - first, std::lower_bound(first, last, end) - first};
   }
 };
 
-// Runs the steps that have rows in a batch.
+// Runs up to `most` training steps over a batch; stops at the first step that has no row in the loss.
 std::vector<StepPart> run_steps(const EagleDraft& draft, const Batch& batch, const at::Tensor& taps, size_t most,
                                 const std::function<void()>& pause) {
   TrainingTest test(draft, batch.tokens, taps);
   std::vector<StepPart> out;
   for (size_t i = 0; i < most; ++i) {
     StepPart part{.at = step_rows(batch, static_cast<int64_t>(i)), .normed = {}, .grad = {}};
-    if (part.at.rows.numel() == 0) break;  // the later steps have no rows in this batch either
+    if (part.at.rows.numel() == 0) break;  // later steps have no rows either
     part.normed = test.next().index_select(0, part.at.rows.to(taps.device()));
     part.grad = at::empty_like(part.normed.detach());
     out.push_back(std::move(part));
@@ -103,9 +105,9 @@ std::vector<StepPart> run_steps(const EagleDraft& draft, const Batch& batch, con
   return out;
 }
 
-// Adds the losses of all steps of a batch to `figures`, lm_head's gradient to head_grad, and the gradients of its
-// inputs to the steps. All steps compare with the same rows of the target, so its logits are computed once for each
-// chunk. Returns false if a loss is not finite.
+// Computes the losses of all training steps over a batch. Adds the losses to `figures` and lm_head's gradient to
+// head_grad, and stores the gradients of lm_head's inputs in `steps`. All steps need the same rows of target logits, so
+// the outer loop runs over chunks of these rows and computes each chunk once. Returns false if a loss is not finite.
 bool add_losses(const EagleDraft& draft, const LossOptions& loss, const Batch& batch, const at::Tensor& target_hidden,
                 std::vector<StepPart>& steps, at::Tensor& head_grad, std::vector<EagleStepFigures>& figures,
                 const std::function<void()>& pause) {
@@ -117,7 +119,7 @@ bool add_losses(const EagleDraft& draft, const LossOptions& loss, const Batch& b
                 most = draft.chunk_rows > 0 ? draft.chunk_rows : head_loss_rows(draft.target->config.vocab_size);
   for (int64_t begin = 0; begin < learnt; begin += most) {
     const int64_t end = std::min(learnt, begin + most);
-    at::Tensor answers;  // [end - begin, V]
+    at::Tensor answers;  // target logits of the chunk, [end - begin, V]
     if (loss.mix.needs_target()) {
       at::NoGradGuard guard;
       answers = model::head_logits(*draft.target, target_hidden.slice(0, begin, end));
@@ -167,7 +169,7 @@ EagleFigures add_eagle_gradients(const EagleDraft& draft, LossOptions loss, cons
   at::Tensor& head_grad = sums.of(draft.head.weights.lm_head);
   EagleFigures out;
   for (const int64_t count : rows.empty() ? count_eagle_rows(batches, draft.ttt_steps, parallel::Ranks::alone()) : rows)
-    if (count > 0) out.steps.push_back({.rows = count});  // the last steps may have no rows
+    if (count > 0) out.steps.push_back({.rows = count});  // steps without rows in the loss are left out
   for (const Batch& batch : batches) {
     pause();
     const TargetPass target = target_pass(draft, batch);
@@ -175,7 +177,8 @@ EagleFigures add_eagle_gradients(const EagleDraft& draft, LossOptions loss, cons
     std::vector<StepPart> steps = run_steps(draft, batch, target.taps, out.steps.size(), pause);
     out.finite = add_losses(draft, loss, batch, target.hidden, steps, head_grad, out.steps, pause);
     if (!out.finite) return out;
-    at::Tensor sum;  // its gradient with respect to a step's `normed` is that step's `grad`
+    // d sum / d step.normed is step.grad, so sum.backward() backpropagates the gradients of all steps at once.
+    at::Tensor sum;
     for (const StepPart& step : steps) {
       const at::Tensor product = (step.normed * step.grad).sum();
       sum = sum.defined() ? sum + product : product;

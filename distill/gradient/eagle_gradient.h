@@ -1,7 +1,7 @@
-// Trains an EAGLE-3 head on its own continuations (the training-time test of Li et al. 2025, arXiv 2503.01840). In step
-// 0, row t pairs the target's hidden states at position t with token t + 1 and predicts token t + 2. In step i, it
-// pairs the head's own hidden state of step i − 1 with token t + 1 + i and predicts token t + 2 + i: the tokens are the
-// text's, the hidden states are the head's, as when it drafts.
+// Trains an EAGLE-3 head on its own continuations (the training-time test of Li et al. 2025, arXiv 2503.01840). Step 0
+// pairs the target's hidden state at position t with token t + 1, and predicts token t + 2. Step i pairs the head's own
+// hidden state of step i − 1 with token t + 1 + i, and predicts token t + 2 + i. As in drafting, the hidden states come
+// from the head itself from step 1 on; the tokens always come from the text.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,17 +17,17 @@
 
 namespace specdec::distill {
 
-// A head under training, and the frozen target that it reads.
+// An EAGLE-3 head under training, and the frozen target whose hidden states it reads.
 struct EagleDraft final : HeadDraft {
   EagleDraft() = default;
   EagleDraft(model::EagleHead of, std::shared_ptr<const model::Decoder> read, int64_t steps = 5, double decay = 0.8)
       : head(std::move(of)), target(std::move(read)), ttt_steps(steps), ttt_decay(decay) {}
 
-  model::EagleHead head;                         // its parameters require gradients
-  std::shared_ptr<const model::Decoder> target;  // the whole target; with `divided`, only its embedding, norm and head
+  model::EagleHead head;                         // the head under training; its parameters require gradients
+  std::shared_ptr<const model::Decoder> target;  // the target; if `divided` is set, without layers
   int64_t ttt_steps = 5;
   double ttt_decay = 0.8;  // step i has the weight ttt_decay^i
-  int64_t chunk_rows = 0;  // rows whose logits exist at a time, as HeadLossInput::chunk_rows
+  int64_t chunk_rows = 0;  // rows of logits computed at a time, see HeadLossInput::chunk_rows
   std::shared_ptr<DividedTarget> divided = nullptr;
 
   const model::DecoderConfig& config() const override { return head.config.layer; }
@@ -37,20 +37,20 @@ struct EagleDraft final : HeadDraft {
   void write(const std::filesystem::path& directory) const override { model::save_eagle_head(head, directory); }
   void write_as(at::ScalarType dtype, const std::filesystem::path& directory) const override;
   Json shape() const override;
-  std::vector<at::Tensor> frozen_weights() const override;  // the embedding, if it has one of its own
+  std::vector<at::Tensor> frozen_weights() const override;  // the head's own embedding, if it has one
   void divide(std::shared_ptr<DividedTarget> over) override { divided = std::move(over); }
-  // The loss is that of all steps, and the acceptance that of the first drafted position.
+  // Returns the loss over all steps and the acceptance at the first drafted position.
   GradientFigures compute_gradients(const LossOptions& loss, const std::vector<Batch>& batches, GradientSums& sums,
                                     const std::function<void()>& between,
                                     const std::vector<int64_t>& rows) const override;
   std::vector<int64_t> count_rows(const std::vector<Batch>& batches, const parallel::Ranks& ranks) const override;
   RowLogits row_logits(const Batch& batch) const override;
 };
-// Makes a head with the shapes that another rank described, without values.
+// Makes a head with uninitialised weights whose shapes `shape` (HeadDraft::shape() of another rank) gives.
 std::unique_ptr<EagleDraft> eagle_like(const Json& shape, const std::shared_ptr<const model::Decoder>& target,
                                        const std::string& where);
 
-// The figures of one step: the mean loss without the step's weight, the mean overlap, and the number of rows.
+// Figures of one step: mean loss (not multiplied by ttt_decay^i), mean acceptance Σ min(p, q), number of rows.
 struct EagleStepFigures {
   double loss = 0, acceptance = 0;
   int64_t rows = 0;
@@ -60,22 +60,23 @@ struct EagleFigures {
   bool finite = true;
 };
 
-// Adds the gradients of Σ ttt_decay^i · (mean loss of the rows of step i) to the sums of the head's parameters. The
-// logits of target and head, and the loss, are computed for a chunk of rows at a time (head_loss.h); lk_hybrid follows
-// loss.acceptance, or 0 if that is not set. The sum is not divided by the sum of the weights, and each step's mean is
-// over its own rows, as in the speculators package. A row counts if the token that it predicts is learnt. `rows` has
-// the number of rows of each step over all ranks, as count_eagle_rows() returns it; if it is empty, the rows of the
-// batches are counted. If `rows` is given, loss, acceptance and gradients are this rank's share; summed over the ranks
-// they are those of the whole step.
+// Adds the gradients of Σ_i ttt_decay^i · (mean loss of the rows of step i) to the sums of the head's parameters. A row
+// is in the loss if the token that it predicts has loss_mask 1. Each step's mean is over its own rows, and the sum is
+// not divided by the sum of the weights, as in the speculators package.
+// The logits and the loss are computed for a chunk of rows at a time (head_loss.h). The λ of lk_hybrid is computed from
+// loss.acceptance, or from 0 if loss.acceptance is not set.
+// `rows` has the number of rows of each step over all ranks (count_eagle_rows()). If `rows` is given, the loss,
+// acceptance and gradients are this rank's terms of the sums over all ranks. If `rows` is empty, the rows of `batches`
+// are counted.
 EagleFigures add_eagle_gradients(const EagleDraft& draft, LossOptions loss, const std::vector<Batch>& batches,
                                  GradientSums& sums, const std::function<void()>& between = {},
                                  const std::vector<int64_t>& rows = {});
 
-// Returns the number of rows of each step in the batches of all ranks together. Every rank calls it.
+// Returns the number of rows of each step in the batches of all ranks together. A collective: every rank must call it.
 std::vector<int64_t> count_eagle_rows(const std::vector<Batch>& batches, int64_t steps, const parallel::Ranks& ranks);
 
-// Returns the logits of step 0, the first drafted position, at the learnt positions of a batch, in which no row's first
-// label may be learnt (Error(kInternal) otherwise): the head cannot predict the second token of a text.
+// Returns the logits of step 0 (the first draft position) at Batch::rows. Throws Error(kInternal) if the second token
+// of a row has loss_mask 1, because an EAGLE-3 head cannot predict the second token.
 RowLogits eagle_row_logits(const EagleDraft& draft, const Batch& batch);
 
 }  // namespace specdec::distill

@@ -12,7 +12,7 @@ namespace specdec::distill {
 
 namespace {
 
-// Returns batches of typical rows (of medium length) that hold about `tokens` tokens together.
+// Returns batches of about `tokens` tokens in total, made of training rows of medium length.
 std::vector<Batch> typical_batch(const std::vector<TokenRow>& rows, int64_t tokens, int64_t vocab) {
   std::vector<size_t> order(rows.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -33,15 +33,16 @@ int64_t tokens_of(const std::vector<Batch>& batches) {
                          [](int64_t sum, const Batch& b) { return sum + b.tokens.numel(); });
 }
 
-// Estimated time of an AdamW update, as a multiple of the time of the gradient norm. The update reads and writes
-// weights, gradients and two moments; the norm only reads the gradients.
+// Estimated time of an AdamW update, as a multiple of the time for computing the gradient norm. The update reads and
+// writes weights, gradients and two moments; the norm only reads gradients.
 constexpr double kUpdateOverNorm = 8;
 
-// A step's rows, losses and weights by depth. Without branches there is depth 1 alone, the text.
+// The loss, weight and number of rows of one draft position (depth). Depth 1 is the training text itself; depths 2, 3,
+// … exist only with roll-outs.
 struct Depth {
   LossOptions loss;
-  double weight = 1;  // of the depth's mean loss
-  double rows = 0;    // that the mean is over
+  double weight = 1;  // multiplies the mean loss of the depth
+  double rows = 0;    // number of rows, the divisor of the mean loss
 };
 std::vector<Depth> depths_of(const GradientSource& source, double text_rows, double anchors) {
   LossOptions loss = source.loss;
@@ -63,7 +64,7 @@ std::vector<Depth> depths_of(const GradientSource& source, double text_rows, dou
   return out;
 }
 
-// The temperature of each row of a batch, [B] fp32.
+// Returns the temperature of each row of a batch, [B] fp32.
 at::Tensor text_temperatures(const GradientSource& source, const Batch& batch) {
   const auto usual = static_cast<float>(source.loss.temperature);
   if (!source.terms.served_temperatures) return at::full({batch.tokens.size(0)}, usual);
@@ -71,7 +72,7 @@ at::Tensor text_temperatures(const GradientSource& source, const Batch& batch) {
   return at::where(served.isnan(), usual, served.clamp_min(kGreedyTemperature));
 }
 
-// The weight of each learnt row of a batch, [R] fp32; undefined if they are all 1.
+// Returns the weight in the loss of each entry of batch.rows, [R] fp32; undefined if all are 1.
 at::Tensor text_weights(const GradientSource& source, const Batch& batch) {
   const RowTerms& terms = source.terms;
   if (!terms.rejects || terms.reject_weight == 1) return {};
@@ -85,8 +86,8 @@ at::Tensor text_weights(const GradientSource& source, const Batch& batch) {
   return out;
 }
 
-// Computes the gradients of one batch. Autograd carries them through the layers and the final norm; the head and the
-// embedding, whose gradients are as large as the vocabulary, are added up without it.
+// Computes the gradients of one batch. Autograd handles the layers and the final norm. The gradients of output head and
+// embedding have one row per token of the vocabulary, so they are summed in place without autograd.
 class BatchPass {
  public:
   BatchPass(const GradientSource& source, const Batch& batch, const std::function<void()>& between)
@@ -117,7 +118,8 @@ class BatchPass {
   BatchPass(const BatchPass&) = delete;
   BatchPass& operator=(const BatchPass&) = delete;
 
-  // Adds to `sums` and `figures`. Returns false if the loss is not finite.
+  // Adds the batch's gradients to `sums`, and its loss and acceptance to `figures`. Returns false if the loss is not
+  // finite.
   bool add(const std::vector<Depth>& depths, GradientSums& sums, GradientFigures& figures) {
     const model::Decoder& draft = *source_.draft;
     HeadLossInput input;
@@ -162,7 +164,7 @@ class BatchPass {
   }
 
  private:
-  // Rows of the embedding table that the pass read; leaves of autograd.
+  // The input token ids of a forward pass, and their embeddings `rows` as leaves of autograd.
   struct Read {
     at::Tensor ids, rows;
   };
@@ -173,7 +175,7 @@ class BatchPass {
     between_();
   }
 
-  // Of the rows of a depth.
+  // Returns the temperatures of the rows at index `depth` (draft position `depth` + 1), [R_depth].
   at::Tensor temperatures_of(size_t depth) const {
     const at::Tensor text = depth == 0
                                 ? at::div(batch_.rows, batch_.tokens.size(1), "floor")
@@ -193,7 +195,7 @@ class BatchPass {
   TargetRows target_;
   std::vector<Read> read_;
   Branches branches_;
-  at::Tensor normed_;            // the rows that are learnt, depth by depth, after the final norm
+  at::Tensor normed_;            // the hidden states of the rows in the loss, ordered by depth, after the final norm
   std::vector<int64_t> counts_;  // rows of each depth
 };
 
@@ -234,8 +236,8 @@ StepCost measure_step(const StepInput& input, double seconds, const Clock& clock
   const double begin = clock.seconds();
   const AdamW norms(parameters, {});
   GradientSums sums(parameters);
-  // Takes the shortest of a few runs, because disturbances only make a step longer. The first run also fills the
-  // teacher's cache, so it counts only if there is no other.
+  // Times the batches up to four times and keeps the shortest time, because noise only makes a run longer. The first
+  // run also fills the teacher's cache, so its time is used only if no time is left for a second run.
   const auto time_of = [&](const std::vector<Batch>& batches, double until) {
     double least = 0, norm = 0;
     for (int i = 0; i < 4; ++i) {

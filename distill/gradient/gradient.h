@@ -19,62 +19,67 @@
 
 namespace specdec::distill {
 
-// What makes the learnt rows of a batch differ from each other.
+// Options that give each row of the loss its own temperature and weight.
 struct RowTerms {
-  // Learns each row at the temperature at which it was served (kGreedyTemperature for 0) where that is known.
+  // If true, the loss of a row is computed at the temperature with which the row's request was served. Rows whose
+  // serving temperature is unknown use LossOptions::temperature. Serving temperatures below kGreedyTemperature are
+  // raised to it.
   bool served_temperatures = false;
-  // The tokens at which the target refused a draft, or null if none are known. They have the weight `reject_weight`
-  // instead of 1.
+  // The tokens at which the target rejected a draft token in production; null if no rejects were recorded. In the loss
+  // these tokens have the weight `reject_weight`, all other tokens 1.
   const Rejects* rejects = nullptr;
   double reject_weight = 1;
 };
-// The temperature that stands for 0. At 0 the target has a single token, and the draft either agrees or not, which has
-// no useful gradient. At 0.3 both distributions are so sharp that hardly more than their likeliest tokens count.
+// The lowest serving temperature that the loss uses: lower ones are raised to it. At 0 the target's distribution is
+// one-hot and acceptance is 0 or 1, which gives no useful gradient. At 0.3 both distributions are nearly concentrated
+// on their likeliest tokens.
 inline constexpr float kGreedyTemperature = 0.3f;
 
 struct GradientSource {
-  const model::Decoder* draft = nullptr;  // its weights require gradients; null: `head`
-  Teacher* teacher = nullptr;             // null if the loss is ce alone
+  // The draft if it is a decoder (its weights require gradients); null if it is `head`.
+  const model::Decoder* draft = nullptr;
+  Teacher* teacher = nullptr;  // null if the loss is only ce (cross entropy)
   LossOptions loss;
-  at::Tensor kept;     // ids of the draft's tokens, as LossInput::kept
-  int64_t learnt = 0;  // rows that the loss is a mean over, those of other ranks included; 0 = those of the batches
+  at::Tensor kept;     // token ids of a reduced draft vocabulary, see LossInput::kept
+  int64_t learnt = 0;  // rows in the mean loss, summed over all ranks; 0 = count the rows of the batches
   const HeadDraft* head = nullptr;
-  std::vector<int64_t> head_rows = {};  // HeadDraft::count_rows()
-  // Lets the draft, which must then be a decoder, write roll-outs over the training rows that the batches' indices
-  // refer to. Their random numbers depend on `step`. `anchors` is the number of anchors over which the mean of a depth
-  // is taken, on all ranks together; 0 = those of the batches.
+  std::vector<int64_t> head_rows = {};  // result of HeadDraft::count_rows()
+  // Options of roll-outs: continuations that the draft itself generates from positions of the training rows (a decoder
+  // draft only). `rows` are the training rows, to which Batch::row_index refers. `step` seeds the random numbers.
+  // `anchors` is the number of roll-outs over all ranks, the divisor of the mean loss at each depth; 0 = count those of
+  // the batches.
   OnPolicyOptions on_policy = {};
   const std::vector<TokenRow>* rows = nullptr;
   int64_t step = 0, anchors = 0;
-  // The mean acceptance at the depths from 2 on; that of depth 1 is in loss.acceptance. Together they determine the
-  // weights of the depths (depth_weights()).
+  // Mean acceptance at draft positions 2, 3, … of the roll-outs; loss.acceptance has the mean of position 1.
+  // depth_weights() computes the weight of each position in the loss from these means.
   std::vector<double> deeper = {};
-  RowTerms terms = {};     // for a decoder alone
-  bool recompute = false;  // as model::TrainBatch::recompute; for a decoder without branches alone
+  RowTerms terms = {};     // used only if the draft is a decoder
+  bool recompute = false;  // see model::TrainBatch::recompute; only for a decoder without roll-outs
 
   const model::DecoderConfig& config() const { return head ? head->config() : draft->config; }
 };
 
 // Computes the gradients of the mean loss over all batches in fp32, and sets them as the gradients of the draft's
-// parameters. `sums` are those of the draft's parameters; what they hold is lost. If source.learnt is set, loss,
-// acceptance and gradients are this rank's share; summed over the ranks they are those of the whole step. lk_hybrid
-// follows source.loss.acceptance, or 0 if that is not set. With branches, the loss is the sum of the depths' mean
-// losses, each times its weight (depth_weights()), and lk_hybrid follows each depth's own acceptance. ce counts at
-// depth 1 only, because labels are known there alone. `between` is called repeatedly during the work and may throw to
-// abandon it.
+// parameters. `sums` must be made for the draft's parameters and is cleared first. If source.learnt is set, loss,
+// acceptance and gradients are this rank's terms of the sums over all ranks.
+// The weight λ of lk_hybrid is computed from source.loss.acceptance, or from 0 if that is not set. With roll-outs, the
+// loss is Σ over draft positions of weight (depth_weights()) · mean loss, and λ is computed from each position's own
+// acceptance. The loss term ce is used at position 1 only, because the text has no labels for later positions.
+// `between` is called repeatedly and may throw to abandon the computation.
 GradientFigures compute_gradients(const GradientSource& source, const std::vector<Batch>& batches, GradientSums& sums,
                                   const std::function<void()>& between = {});
 
 // The input of a training step.
 struct StepInput {
   GradientSource source;
-  std::vector<NamedTensor> parameters;  // of the source's draft
+  std::vector<NamedTensor> parameters;  // of source.draft or source.head
   const std::vector<TokenRow>& rows;    // training rows
-  int ranks = 1;                        // that share each step
+  int ranks = 1;                        // number of ranks that divide the batches of a step
 };
 
-// Measures the time of a training step by running a few steps on training batches, without changing the weights. Takes
-// about `seconds`, and at least one small step.
+// Measures the time of a training step by running a few steps on training batches, without changing the weights. The
+// measurement takes about `seconds`, or longer if one small step takes longer.
 StepCost measure_step(const StepInput& input, double seconds, const Clock& clock,
                       const std::function<void()>& between = {});
 

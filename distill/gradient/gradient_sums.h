@@ -1,5 +1,5 @@
-// Sums of the gradients of a training step in fp32, whatever the dtype of the parameters. Autograd itself would sum the
-// gradients of bf16 parameters in bf16.
+// Sums the gradients of a training step in fp32, whatever the dtype of the parameters is. Without this class, autograd
+// would sum the gradients of bf16 parameters in bf16.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,19 +16,19 @@ class GradientSums {
 
   // Begins a step: all sums are zero, and the parameters have no gradient.
   void clear();
-  // Returns the sum of a parameter, fp32 of its shape, for callers that add to it without autograd. The memory is kept
-  // from step to step. Throws Error(kInternal) if `parameter` is not one of the parameters.
+  // Returns the fp32 sum of a parameter, in the parameter's shape, so that a caller can add to it without autograd. The
+  // same memory is reused in every step. Throws Error(kInternal) if `parameter` is not one of the parameters.
   at::Tensor& of(const at::Tensor& parameter);
-  // Adds the gradients that autograd has left in the parameters, and takes them away.
+  // Adds each parameter's .grad to its sum and clears the .grad.
   void take();
-  // Makes the sums the parameters' gradients. A parameter to which nothing was added gets none.
+  // Sets each sum as the gradient of its parameter. A parameter whose sum is unchanged since clear() gets no gradient.
   void publish();
 
  private:
   struct Sum {
     at::Tensor parameter, value;
-    bool used = false;  // something was added in this step
-    bool kept = false;  // of() has returned it, so its memory is not replaced
+    bool used = false;  // something was added to the sum in this step
+    bool kept = false;  // of() has returned `value`, so its memory must not be replaced
   };
   std::vector<Sum> sums_;
 };

@@ -1,5 +1,5 @@
-// A draft under training that reads the hidden states of its frozen target. Each kind is a class in files of its own
-// (eagle_gradient.h), and a row of the table in distill/run/heads.cpp.
+// Interface of a draft under training that reads the hidden states of its frozen target. Each kind of head implements
+// it in its own files (such as eagle_gradient.h) and has one row in the table of distill/run/heads.cpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,14 +22,14 @@
 
 namespace specdec::distill {
 
-// Sums over the branch rows of one depth.
+// Sums over the rows at one draft position of the roll-outs (branches.h).
 struct DepthFigures {
   double acceptance = 0, rows = 0;
 };
 struct GradientFigures {
-  double loss = 0, acceptance = 0;   // acceptance at depth 1
-  std::vector<DepthFigures> deeper;  // from depth 2 on
-  int64_t tokens = 0;                // without padding
+  double loss = 0, acceptance = 0;   // mean loss; mean acceptance at draft position 1
+  std::vector<DepthFigures> deeper;  // for draft positions 2, 3, … of the roll-outs
+  int64_t tokens = 0;                // number of tokens, without padding
   bool finite = true;                // if false, the gradients are useless
 };
 
@@ -37,31 +37,33 @@ class HeadDraft {
  public:
   using Visit = std::function<void(const std::string& name, at::Tensor&)>;
   virtual ~HeadDraft() = default;
-  virtual const model::DecoderConfig& config() const = 0;  // of its layers: vocabulary, widths and dtype
+  // Configuration of the head's layers: vocabulary, widths and dtype.
+  virtual const model::DecoderConfig& config() const = 0;
   virtual int64_t num_parameters() const = 0;
-  virtual void visit(const Visit& f) = 0;  // every parameter; they require gradients
-  // Visits the parameters that are written in a directory.
+  virtual void visit(const Visit& f) = 0;  // visits every parameter (each requires gradients)
+  // Visits only the parameters that write() saves to `directory`.
   virtual void visit_saved(const std::filesystem::path& directory, const Visit& f) const = 0;
-  // Write the files of a draft into an existing directory. write_as() converts the weights.
+  // Write config.json and the weights into an existing directory. write_as() first converts the weights to `dtype`.
   virtual void write(const std::filesystem::path& directory) const = 0;
   virtual void write_as(at::ScalarType dtype, const std::filesystem::path& directory) const = 0;
-  // Return what ranks must know to make a head of the same shapes (under "head" the name of its kind for --draft), and
-  // the weights that it has besides parameters.
+  // shape() returns what another rank needs to build a head of the same shapes; its key "head" names the kind as
+  // --draft does. frozen_weights() returns the weights that are not trained.
   virtual Json shape() const = 0;
   virtual std::vector<at::Tensor> frozen_weights() const { return {}; }
-  // Makes the head read the target from `divided`, whose layers the ranks hold together; null if each rank has them
-  // all.
+  // Makes the head read the target's hidden states from `divided`, whose layers are divided among the ranks; null means
+  // that each rank has the whole target.
   virtual void divide(std::shared_ptr<DividedTarget> divided) = 0;
 
   // Computes the gradients of the loss over the batches and sets them as the parameters' gradients, as
-  // compute_gradients() of gradient.h does. `rows` has the rows of all ranks, as count_rows() returns them; if it is
-  // empty, the batches' own rows count.
+  // compute_gradients() of gradient.h does. `rows` holds the divisors of the mean losses (count_rows()); if it is
+  // empty, the rows of `batches` are counted.
   virtual GradientFigures compute_gradients(const LossOptions& loss, const std::vector<Batch>& batches,
                                             GradientSums& sums, const std::function<void()>& between,
                                             const std::vector<int64_t>& rows) const = 0;
-  // Returns the number of rows that the loss is a mean over, on all ranks together. Every rank calls it.
+  // Returns the divisors of the mean losses: numbers of rows, summed over all ranks. A collective: every rank must call
+  // it.
   virtual std::vector<int64_t> count_rows(const std::vector<Batch>& batches, const parallel::Ranks& ranks) const = 0;
-  // Returns the logits at the learnt positions of a batch for the first drafted position.
+  // Returns the logits for the first draft position at Batch::rows.
   virtual RowLogits row_logits(const Batch& batch) const = 0;
 };
 

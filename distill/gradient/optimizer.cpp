@@ -12,8 +12,8 @@ namespace specdec::distill {
 
 namespace {
 
-// Shares begin at multiples of this within a tensor, so that the update treats every value in the same lane of a vector
-// as without shares, and its bits are the same.
+// The share of a rank begins at a multiple of kShareStep values within each tensor. Then the vectorised update
+// processes every value in the same SIMD lane as without sharing, and its result is bit-identical.
 constexpr int64_t kShareStep = 64;
 constexpr int64_t kPieceValues = int64_t{1} << 24;
 
@@ -24,11 +24,12 @@ int64_t share_begin(int64_t first, int64_t values, int64_t total, int rank, int 
   return begin == values ? values : begin / kShareStep * kShareStep;
 }
 
-// A tensor of the state in layout()'s order: a part of every slot's share, or the counts of updates.
+// One tensor of the checkpointed optimizer state, in the order of layout(). It is either the update counts, or the
+// member `part` (moment or master copy) of a parameter's slot.
 struct AdamW::StateTensor {
   TensorShape shape;
   size_t parameter = 0;
-  at::Tensor Slot::* part = nullptr;  // null: the counts
+  at::Tensor Slot::* part = nullptr;  // null: the update counts of all parameters
 };
 
 AdamW::AdamW(std::vector<NamedTensor> parameters, const AdamWOptions& options, const parallel::Ranks& ranks,
@@ -38,7 +39,7 @@ AdamW::AdamW(std::vector<NamedTensor> parameters, const AdamWOptions& options, c
   for (const NamedTensor& p : parameters_) first_.push_back(first_.back() + p.tensor.numel());
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Slot slot{begin_of(i, ranks_.rank()), begin_of(i, ranks_.rank() + 1), {}, {}, {}, {}};
-    slot.master = values(i, slot.begin, slot.end).to(at::kFloat);  // shares the storage if it is fp32 already
+    slot.master = values(i, slot.begin, slot.end).to(at::kFloat);  // shares the parameter's storage if that is fp32
     slot.exp_avg = at::zeros_like(slot.master);
     slot.exp_avg_sq = at::zeros_like(slot.master);
     slot.steps = at::zeros({}, slot.master.options());
@@ -72,7 +73,7 @@ void AdamW::step(double learning_rate, double norm) {
   const double scale = options_.clip > 0 && norm > options_.clip ? options_.clip / norm : 1.0;
   std::vector<bool> updated;
   for (const NamedTensor& p : parameters_) updated.push_back(p.tensor.grad().defined());
-  // Updates two groups: tensors with at least two dimensions, which decay, and the rest.
+  // Updates two groups of tensors: those with at least two dimensions, which have weight decay, and the others.
   for (const bool decayed : {true, false}) {
     std::vector<at::Tensor> weights, grads, m, v, steps;
     for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -101,7 +102,7 @@ void AdamW::copy_masters() const {
       values(i, slots_[i].begin, slots_[i].end).copy_(slots_[i].master);
 }
 
-// Gives every rank the values that the others have updated.
+// Broadcasts each rank's share of the updated values to all other ranks.
 void AdamW::exchange(const std::vector<bool>& updated) const {
   if (!shared_) return;
   for (int rank = 0; rank < ranks_.count(); ++rank) {

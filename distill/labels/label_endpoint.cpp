@@ -17,11 +17,11 @@ namespace specdec::distill {
 
 namespace {
 
-constexpr int64_t kRowsAhead = 256;     // labels that wait for those of an earlier row
-constexpr int64_t kRefusedAtFirst = 8;  // an endpoint that refuses this many rows and answers none is given up
+constexpr int64_t kRowsAhead = 256;     // the most answered rows that wait for an earlier row
+constexpr int64_t kRefusedAtFirst = 8;  // the run fails if this many rows are refused before any is answered
 constexpr JsonLimits kReplyLimits{.max_bytes = size_t{256} << 20, .max_values = size_t{1} << 25};
 
-// Parses "token_id:123"; returns -1 for another text.
+// Parses "token_id:123"; returns -1 for any other text.
 int32_t token_id(const std::string& text) {
   constexpr std::string_view kPrefix = "token_id:";
   int32_t id = -1;
@@ -105,7 +105,8 @@ class EndpointLabels {
     return o;
   }
 
-  // Returns the labels of a row, or none if the endpoint refuses it.
+  // Requests the labels of a row. Returns empty labels if the row has no position in the loss or the endpoint refuses
+  // it.
   RowLabels ask(data::OpenAiClient& client, const TokenRow& row) {
     bool learns = false;
     for (size_t t = 1; t < row.loss_mask.size(); ++t) learns |= row.loss_mask[t] == 1;
@@ -168,10 +169,10 @@ class EndpointLabels {
     changed_.notify_all();
   }
 
-  // Workers ask for rows, while the calling thread writes the labels in order and reports progress. The first error of
-  // any of them stops all workers.
+  // Worker threads request labels row by row, while the calling thread writes the labels in row order and reports
+  // progress. The first error of any thread stops all workers.
   void ask_all(const ProgressFn& progress) {
-    bool wrote_all = true;  // labels that are in no shard yet can still be written
+    bool wrote_all = true;  // false after a write error; then flush() is not called
     {
       std::vector<std::jthread> workers;
       for (int i = 0; i < options_.concurrency; ++i) workers.emplace_back([this] { work(); });
@@ -228,7 +229,7 @@ class EndpointLabels {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::exception_ptr failure_;
-  std::map<int64_t, RowLabels> done_;  // labels that are not written yet, by row
+  std::map<int64_t, RowLabels> done_;  // received labels that are not written yet, by row index
   int64_t next_ = 0, answered_ = 0;
   int finished_ = 0;
 };

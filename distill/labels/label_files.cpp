@@ -15,8 +15,8 @@ namespace specdec::distill {
 namespace {
 
 constexpr int64_t kShardBytes = int64_t{8} << 20;
-// The shards of an unfinished run, one a line: index.json as a whole, written again for each of many shards, would cost
-// more than the shards.
+// Lists the shards of an unfinished run, one per line. Appending a line is fast, while rewriting all of index.json
+// after each of many shards would take longer than writing the shards.
 constexpr const char* kAddedShards = "shards.jsonl";
 constexpr size_t kMostAddedBytes = size_t{1} << 30;
 
@@ -35,8 +35,8 @@ std::string differing_settings(const LabelIndex& a, const LabelIndex& b) {
   return out;
 }
 
-// Reads index.json, and the shards that an unfinished run has written since. A last line without its newline, of a run
-// that was killed, does not count.
+// Reads index.json and adds the shards that shards.jsonl lists for an unfinished run. A last line without a newline,
+// written by a killed run, is ignored.
 LabelIndex read_index(const fs::path& directory) {
   const fs::path file = directory / "index.json", added = directory / kAddedShards;
   LabelIndex index = label_index_from_json(read_json(file), file.string());
@@ -46,7 +46,8 @@ LabelIndex read_index(const fs::path& directory) {
     const std::string where = added.string() + ": shard " + std::to_string(index.shards.size());
     const Json line = parse_json(std::string_view(text).substr(begin, end - begin), where);
     LabelShard shard = read_fields<LabelShard>(line, where);
-    // A run that was killed while it finished leaves lines for shards that index.json has.
+    // If a run was killed inside finish(), shards.jsonl still lists shards that index.json lists too. They are skipped
+    // here.
     if (shard.file == shard_name(index.shards.size())) index.shards.push_back(std::move(shard));
   }
   index.validate(added.string());
@@ -57,7 +58,7 @@ LabelIndex read_index(const fs::path& directory) {
   throw Error(ErrorKind::kData, file.string() + ": " + what + ": the labels are damaged, write them again");
 }
 
-// Checks the tensors of a shard and returns its row_start.
+// Checks the tensors of a shard and returns its tensor row_start.
 std::vector<int64_t> check_label_shard(const SafetensorsFile& file, const LabelIndex& index, const LabelShard& shard) {
   const fs::path& path = file.file().path();
   const auto expect = [&](const char* name, const char* dtype, std::vector<int64_t> shape) -> const TensorEntry& {
@@ -141,11 +142,11 @@ LabelWriter::LabelWriter(fs::path directory, LabelIndex index, bool resume)
                                          "give a new or an empty directory");
     return has;
   };
-  has_labels();  // a refused command leaves nothing behind
+  has_labels();  // checked before the directory is made, so that a refused command makes none
   make_private_directory(directory_);
   lock_.emplace(directory_ / ".lock");
   most_positions_ = std::max<int64_t>(1, kShardBytes / bytes_per_position(index_));
-  if (has_labels()) {  // asked again, because another process may have written them before this one had the lock
+  if (has_labels()) {  // checked again, because another process may have written labels before this one got the lock
     const LabelIndex then = read_index(directory_);
     if (const std::string keys = differing_settings(then, index_); !keys.empty())
       throw Error(ErrorKind::kUsage, directory_.string() +

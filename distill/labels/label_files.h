@@ -1,4 +1,4 @@
-// Writes and reads labels, the target's answers on disk (base/schema/label_index.h).
+// Writes and reads labels: the target's top-k log-probabilities or hidden states on disk (base/schema/label_index.h).
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace specdec::distill {
 
-// The answers for one row: P entries, one for each learnt position, or none.
+// Labels of one row: P entries, one for each position in the loss (loss_mask 1). P = 0 if the endpoint refused the row.
 struct RowLabels {
   std::vector<int32_t> ids;      // [P, K]
   std::vector<float> logprobs;   // [P, K]
@@ -24,7 +24,8 @@ struct RowLabels {
   int64_t positions = 0;
 };
 
-// The smallest logarithm of a rest that is stored: a target that knows all probabilities has no rest.
+// The rest is the sum of the probabilities of all tokens outside the top k. It may be 0, so its stored logarithm is at
+// least this.
 inline constexpr float kLeastLogRest = -69.0f;
 
 // A token at one position, and its log-probability.
@@ -32,27 +33,27 @@ struct TokenLogprob {
   int32_t id;
   float logprob;
 };
-// Sorts the tokens of one position by probability, keeps the K likeliest, and appends them to `row`. The
-// log-probability of the rest is that of all other tokens. Throws Error(kData) with `where` for fewer than K tokens,
-// for a token twice or outside the vocabulary, for log-probabilities that are above 0 or not numbers, or whose sum is
-// above one.
+// Sorts the tokens of one position by probability, and appends the K likeliest to `row` with the log-probability of all
+// other tokens together. Throws Error(kData) with `where` for fewer than K tokens, a repeated token, a token outside
+// the vocabulary, a log-probability that is NaN or above 0, or probabilities whose sum is above 1.
 void append_position(std::vector<TokenLogprob> tokens, const LabelIndex& index, const std::string& where,
                      RowLabels& row);
 
 // Writes labels row by row, in the order of the data. A shard is complete on disk before shards.jsonl names it, so a
-// run that was stopped is resumed from the last shard. finish() moves the names to index.json and removes shards.jsonl.
+// stopped run is resumed after the last complete shard. finish() writes the shards' names to index.json and removes
+// shards.jsonl.
 class LabelWriter {
  public:
-  // Throws Error(kUsage) if the directory has other files; if it has labels and `resume` is not set; or if these have
-  // other settings than `index`, naming the settings that differ. Throws Error(kNetwork) if another process writes
-  // there.
+  // Throws Error(kUsage) if the directory has foreign files, if it has labels and `resume` is not set, or if it has
+  // labels made with other settings than `index` (the message names the settings). Throws Error(kNetwork), which means
+  // "try again", while another process writes to the directory.
   LabelWriter(std::filesystem::path directory, LabelIndex index, bool resume);
 
   const LabelIndex& index() const { return index_; }
-  int64_t next_row() const { return next_row_; }  // rows before it are labelled
+  int64_t next_row() const { return next_row_; }  // index of the first row that is not labelled yet
   void add(const RowLabels& row);
-  void flush();   // writes the rows that are in no shard yet
-  void finish();  // the same, and completes index.json; all rows must be there
+  void flush();   // writes the rows added since the last shard as a new shard
+  void finish();  // calls flush() and completes index.json; all rows must have been added
 
  private:
   void write_shard();
@@ -66,31 +67,32 @@ class LabelWriter {
   int64_t next_row_ = 0, most_positions_;
 };
 
-// Returns the index of labels for all rows of their data; none if the directory has no labels, or not all of them.
+// Returns the index if the directory has labels for all rows of the data; nothing if labels are missing.
 std::optional<LabelIndex> complete_labels(const std::filesystem::path& directory);
 
-// What labels must have been made for.
+// The data, tokenizer and target that the labels must belong to.
 struct LabelUse {
   std::string data_digest, tokenizer_digest;
-  std::string target_id;  // "" = not known here
+  std::string target_id;  // "" = unknown
   double temperature = 1;
-  std::string data, target;  // for messages
+  std::string data, target;  // shown in error messages
 };
 
 class LabelReader {
  public:
-  // Opens the directory and checks it. Throws Error(kData) if labels are damaged, not complete, or of another target,
-  // tokenizer or data; Error(kUsage) if top_k labels have another temperature.
+  // Opens the directory and checks the labels. Throws Error(kData) if they are damaged, incomplete, or belong to
+  // another target, tokenizer or data; Error(kUsage) if top-k labels were computed at another temperature.
   LabelReader(const std::filesystem::path& directory, const LabelUse& use);
 
   const LabelIndex& index() const { return index_; }
-  int64_t positions(int64_t row) const;  // 0 if the target refused the row
-  // Reads the first `positions` entries of a row. Throws Error(kData) for token ids outside the vocabulary and values
-  // that are not log-probabilities or not finite.
+  int64_t positions(int64_t row) const;  // 0 if the endpoint refused the row
+  // Reads the first `positions` entries of a row. Throws Error(kData) for token ids outside the vocabulary, invalid
+  // log-probabilities and non-finite values.
   RowLabels read(int64_t row, int64_t positions) const;
 
  private:
-  // A shard is opened for each read, because there may be more shards than a process may have open files.
+  // A shard file is opened anew for each read, because there may be more shards than files that a process may keep
+  // open.
   struct Shard {
     std::filesystem::path path;
     std::map<std::string, TensorEntry> tensors;

@@ -1,5 +1,5 @@
-// Options and results of `specdec data label`, which writes the target's answers for a data directory
-// (base/schema/label_index.h).
+// Options and results of `specdec data label`, which writes labels (the target's top-k log-probabilities or hidden
+// states) for a data directory (base/schema/label_index.h).
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ namespace specdec::distill {
 
 struct LabelOptions {
   std::string data, out;
-  std::string target;  // directory of the target; with a URL, "" = none at hand
-  std::string url;     // http(s)://host[:port][/v1]; "" = the target runs in this process
-  std::string model;   // name at the endpoint; "" = the first of /v1/models
+  std::string target;  // directory of the target; may be "" if `url` is set
+  std::string url;     // http(s)://host[:port][/v1]; "" = run the target in this process
+  std::string model;   // name of the model at the endpoint; "" = the first of /v1/models
   Secret api_key;
-  int64_t top_k = 0;       // 0 = 32, or 20 at an endpoint: servers often allow no more
-  bool hidden = false;     // hidden states instead of probabilities; not from an endpoint
-  double temperature = 1;  // of the probabilities; 1 at an endpoint
-  int concurrency = 4;     // requests at a time
+  int64_t top_k = 0;       // tokens per position; 0 = 32, or 20 with an endpoint, because servers often allow no more
+  bool hidden = false;     // writes hidden states instead of log-probabilities; not possible with an endpoint
+  double temperature = 1;  // softmax temperature of the labels; always 1 with an endpoint
+  int concurrency = 4;     // number of requests at a time
   double request_timeout_s = 600;
   bool resume = false;
   DeviceOptions device;
@@ -35,12 +35,12 @@ void validate(const LabelOptions& options);  // throws Error(kUsage)
 
 struct LabelResult {
   LabelIndex index;
-  int64_t made = 0, kept = 0;  // rows labelled in this run and in an earlier one
+  int64_t made = 0, kept = 0;  // rows labelled in this run, and in earlier runs
   int64_t refused = 0;         // rows of this run that the endpoint refused
 };
 
-// Returns the index of new labels: what they depend on, without shards. Throws Error(kData) if the data has another
-// tokenizer than the target.
+// Returns the index for new labels: the settings and inputs that determine the labels, without shards. Throws
+// Error(kData) if the data has another tokenizer than the target.
 LabelIndex new_label_index(const LabelOptions& options, const data::ShardReader& data);
 
 }  // namespace specdec::distill

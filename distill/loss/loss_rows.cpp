@@ -9,8 +9,8 @@ namespace specdec::distill {
 
 namespace {
 
-// Computes exp(x) for x <= 0, clamped at e^-87, by Cody-Waite reduction and the degree-5 polynomial of Cephes expf (2
-// ulp). NaN stays NaN.
+// Computes exp(x) for x <= 0, where x below −87 counts as −87. Uses Cody-Waite reduction and the degree-5 polynomial of
+// Cephes expf (2 ulp). NaN stays NaN.
 inline __attribute__((always_inline)) float exp_nonpositive(float x) {
   x = x < -87.0f ? -87.0f : x;
   const float shifted = x * 1.44269504088896341f + 12582912.0f;  // rounds to an integer in the low mantissa bits
@@ -80,7 +80,7 @@ void narrow_bf16(const float* values, int64_t count, uint16_t* out) {
 SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
 int64_t first_largest(const float* values, int64_t count) {
   const float highest = row_max(values, count);
-  constexpr int64_t kBlock = 1024;  // a block is searched without a branch, so that the loop is vectorised
+  constexpr int64_t kBlock = 1024;  // the inner loop over a block has no branch, so that it is vectorised
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     const int64_t end = begin + kBlock < count ? begin + kBlock : count;
     int hits = 0;
@@ -120,7 +120,8 @@ RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, f
     overlap += y < whole ? y : whole;
     inside += y < whole ? y : 0.0f;
   }
-  // KL = Σ p (a − b) − log Σ e^a + log Σ e^b. The comparisons above hide a NaN; this sum does not.
+  // KL = Σ p (a − b) − log Σ e^a + log Σ e^b. If a logit is NaN, the comparisons above ignore it, but kl and `sound`
+  // become NaN.
   const float log_a = std::log(sum_a), log_b = std::log(sum_b), kl = cross * scale_a - log_a + log_b;
   const float sound = kl + mass;
   return {mass, kl, std::isnan(sound) ? sound : overlap, inside, max_a, max_b, log_a, log_b};

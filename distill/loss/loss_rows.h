@@ -1,6 +1,6 @@
-// Computes one row of the distillation losses in host memory: softmax of both models, overlap, and the gradient with
-// respect to the draft's logits. A NaN or +inf logit makes the row's figures NaN. Probabilities are floored at e^-87
-// times the largest one, so that reversed divergences stay finite.
+// Functions for one row of the distillation losses in host memory: softmax of target and draft, overlap Σ min(p, q),
+// and the gradient of the losses with respect to the draft's logits. A NaN or +inf logit makes the row's results NaN.
+// Every probability is at least e^-87 times the largest one, so that reverse KL stays finite.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,12 @@ void add_bf16(const uint16_t* bits, int64_t count, float* sums);
 int64_t first_largest(const float* values, int64_t count);
 
 struct RowFigures {
-  float mass = 1;  // target's probability of the draft's tokens; p is renormalised over them, acceptance uses mass · p
-  float kl = 0;    // KL(p ‖ q)
+  // The target's total probability of the tokens in the draft's vocabulary. p is renormalised over these tokens, so the
+  // target's own probabilities, which acceptance uses, are mass · p.
+  float mass = 1;
+  float kl = 0;       // KL(p ‖ q)
   float overlap = 0;  // Σ min(mass · p, q) = 1 − TV
-  float inside = 0;   // Σ q over tokens with q < mass · p; centres the gradient of TV
+  float inside = 0;   // Σ q over tokens with q < mass · p; a term in the gradient of TV
   float max_target = 0, max_draft = 0;
   float log_sum_target = 0, log_sum_draft = 0;  // log Σ exp((logit − max) · inverse_temperature)
 };
@@ -40,8 +42,8 @@ Kept keep_row(const float* target, int64_t vocab, float inverse_temperature, con
 
 // Writes grad[V] = kl_weight · (q − p) + tv_weight · q · (inside − 1[q < mass · p]). `figures`, p and q must come from
 // overlap_row. `grad` may be the same array as `q`.
-// Derivation: d KL/dz = q − p; d TV/dz = −q (1[q < mass · p] − Σ_{q < mass · p} q), with TV = 1 − Σ min(mass · p, q).
-// The gradient of −log α is the gradient of TV divided by α.
+// Derivation: d KL/dz = q − p. TV = 1 − Σ min(mass · p, q), so d TV/dz = −q (1[q < mass · p] − Σ_{q < mass · p} q). The
+// gradient of −log α is the gradient of TV divided by α.
 void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight,
                   float tv_weight, float* grad);
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// Replaces lk_hybrid by its KL and TV terms. Their weights depend on the mean acceptance of the rows.
+// Replaces the term lk_hybrid by the terms kl and tv, with weights λ and 1 − λ that depend on `acceptance`.
 LossMix resolve(LossMix mix, double eta, double acceptance) {
   const double lambda = std::exp(-eta * acceptance);
   mix.kl += mix.lk_hybrid * lambda;
@@ -29,7 +29,7 @@ LossMix resolve(LossMix mix, double eta, double acceptance) {
   return mix;
 }
 
-// Sums over rows; put_figures turns them into means.
+// Sums over rows; put_figures() divides them by the number of rows.
 struct Totals {
   double ce = 0, kl = 0, rkl = 0, jsd = 0, nla = 0, tv = 0, overlap = 0;
   void add(const Totals& t) {
@@ -42,16 +42,17 @@ void put_figures(const LossMix& mix, const Totals& sums, int64_t count, LossResu
   const auto n = static_cast<double>(count);
   result.acceptance = mix.needs_target() ? sums.overlap / n : kNaN;
   result.kl_weight = mix.kl;
-  const auto term = [&](double weight, double value) { return weight == 0 ? 0 : weight * value; };  // skips 0 · inf
+  // A term with weight 0 is 0 even if its value is infinite (0 · inf would be NaN).
+  const auto term = [&](double weight, double value) { return weight == 0 ? 0 : weight * value; };
   result.loss = term(mix.ce, sums.ce / n) + term(mix.kl, sums.kl / n) + term(mix.rkl, sums.rkl / n) +
                 term(mix.jsd, sums.jsd / n) + term(mix.tv, sums.tv / n) + term(mix.nla, sums.nla / n);
   if (mix.needs_target() && std::isnan(sums.kl)) result.loss = kNaN;
 }
 
-// Returns the least number of rows that are worth a thread.
+// Returns the smallest number of rows for which at::parallel_for should use another thread (its grain size).
 int64_t grain(int64_t vocab) { return std::max<int64_t>(1, 65536 / vocab); }
 
-// The inputs in host memory, which all rows share.
+// The inputs of the loss in host memory, shared by all rows and threads.
 struct HostRows {
   LogitRows target, draft;  // [T, target_vocab], [T, vocab]
   const int64_t *labels, *rows;
@@ -59,19 +60,20 @@ struct HostRows {
   int64_t vocab, target_vocab, count;
   float inverse_temperature;
   const float *temperatures, *weights;  // [T], or null
-  bool overwritten;                     // the gradient takes the place of the draft's logits
+  bool overwritten;                     // the gradient is written over the draft's logits
 
   float inverse(int64_t row) const { return temperatures ? 1 / temperatures[row] : inverse_temperature; }
   float weight(int64_t row) const { return weights ? weights[row] : 1; }
 
-  // Returns a row of the draft's logits, which stays as it is while its gradient is written.
+  // Returns a row of the draft's logits in fp32; if the gradient overwrites the logits, the row is copied to `copy`
+  // first.
   const float* draft_row(int64_t row, float* copy) const {
     const float* own = draft.row(row, copy);
     return overwritten && own != copy ? std::copy_n(own, vocab, copy) - vocab : own;
   }
 };
 
-// Buffers of one thread, and both models' distributions of its current row.
+// Buffers of one thread: logits and distributions of both models, and the gradient, for the row being processed.
 struct Room {
   std::vector<float> target, draft, kept, p, q, grad;
   explicit Room(const HostRows& in)
@@ -118,7 +120,7 @@ double mean_overlap(const HostRows& in) {
 
 struct ScaledMix {
   LossMix mix;
-  double scale;  // multiplies the gradient by the scaled logits of a row of weight 1
+  double scale;  // factor of the gradient of a row of weight 1
 };
 
 // Computes the figures of one row against the target and writes its gradient to `grad`.
@@ -128,7 +130,7 @@ Totals divergence_row(const HostRows& in, int64_t row, const ScaledMix& scaled, 
   const double scale = scaled.scale * row_weight * inverse;
   const auto [target, draft, counts, f] = compare(in, row, room);
   const float *p = room.p.data(), *q = room.q.data();
-  // For a row that does not count in KL, 0 * f.kl still passes a NaN on.
+  // counts is false if KL leaves this row out. Multiplying f.kl by 0 then still propagates a NaN.
   Totals t{.kl = row_weight * (counts ? f.kl : 0 * f.kl),
            .nla = row_weight * -std::log(static_cast<double>(f.overlap)),
            .tv = row_weight * (1 - f.overlap),
@@ -150,7 +152,7 @@ Totals divergence_row(const HostRows& in, int64_t row, const ScaledMix& scaled, 
   return t;
 }
 
-// Computes a row whose loss is cross entropy alone.
+// Computes a row if the loss has no term but ce (cross entropy).
 Totals label_row(const HostRows& in, int64_t row, double scale, Room& room, float* grad) {
   const int64_t label = label_of(in, row);
   const float inverse = in.inverse(row), weight = in.weight(row),
@@ -187,7 +189,8 @@ LossResult host_loss(const LossOptions& options, const LossInput& in) {
   const bool looks_first = options.mix.lk_hybrid > 0 && !options.acceptance;
   const LossMix mix =
       resolve(options.mix, options.eta, looks_first ? mean_overlap(host) : options.acceptance.value_or(0));
-  // Combines the mean over rows and the weight of the call; each row adds its own weight and d(logit / T)/d logit.
+  // `scale` = weight of the call / number of rows. Each row multiplies it by the row's own weight and by 1 / T, the
+  // derivative of logit / T.
   const double scale = in.weight / static_cast<double>(count);
   std::vector<Totals> figures(static_cast<size_t>(count));
   at::parallel_for(0, count, grain(host.target_vocab), [&](int64_t begin, int64_t end) {
@@ -206,18 +209,19 @@ LossResult host_loss(const LossOptions& options, const LossInput& in) {
   return result;
 }
 
-// Computes log softmax with the floor of loss_rows.h; NaN and +inf make the row NaN.
+// Computes log softmax with the probability floor of loss_rows.h. A NaN or +inf logit makes the row NaN.
 at::Tensor floored_log_softmax(const at::Tensor& logits, const at::Tensor& temperature) {
   const at::Tensor wide = logits.to(at::kFloat);
   const at::Tensor x = ((wide - std::get<0>(wide.max(-1, true))) / temperature).clamp_min(-87.0);
   return x - x.exp().sum(-1, true).log();
 }
 
-// A block of R rows on any device. log_p and log_q are [R, vocab], with log_p renormalised over the draft's tokens;
-// label [R, 1] is the column of each row's label.
+// A block of R rows on any device. log_p (target) and log_q (draft) are [R, vocab]; log_p is renormalised over the
+// draft's vocabulary. label [R, 1] is the column of each row's label.
 struct DeviceRows {
   at::Tensor log_p, log_q, label;
-  // [R, 1]; mass as in RowFigures, counts as in Compared; labelled is 1 where the draft has the label
+  // [R, 1] each. mass is RowFigures::mass, counts is Compared::counts, labelled is 1 if the draft's vocabulary has the
+  // label, else 0.
   at::Tensor mass, counts, labelled;
   at::Tensor temperature, weight;  // [R, 1]
 };
@@ -251,8 +255,8 @@ DeviceRows device_rows(const LossOptions& options, const LossInput& in, const at
   return out;
 }
 
-// Adds the sums over the block's rows to `figures`, [7] fp64 in the order of Totals. Returns the gradient [R, V] in
-// fp32, or nothing if `gradient` is false and there is a target.
+// Adds the sums over the block's rows to `figures`, [7] fp64 in the order of the fields of Totals. Returns the gradient
+// [R, V] in fp32. If `gradient` is false and there is a target, returns an undefined tensor.
 at::Tensor device_block(const LossMix& mix, const DeviceRows& in, at::Tensor figures, bool gradient) {
   const at::Tensor &log_p = in.log_p, &log_q = in.log_q, q = log_q.exp();
   const auto count = [&](int64_t index, const at::Tensor& rows) {  // [R, 1] or [R, V]
@@ -286,7 +290,7 @@ at::Tensor device_block(const LossMix& mix, const DeviceRows& in, at::Tensor fig
   return grad;
 }
 
-// Works in blocks of rows to keep the fp32 copies of large vocabularies small.
+// Processes blocks of rows, because the fp32 copies of all rows of a large vocabulary would need too much memory.
 LossResult device_loss(const LossOptions& options, const LossInput& in) {
   const at::Tensor draft = in.draft.detach(), rows = in.rows.to(draft.device()),
                    kept = in.kept.defined() ? in.kept.to(draft.device()) : at::Tensor();

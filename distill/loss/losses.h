@@ -16,44 +16,45 @@ struct LossOptions {
   LossMix mix = {.lk_hybrid = 1};
   double eta = 3.0;          // η of lk_hybrid
   double temperature = 1.0;  // p, q = softmax(logits / temperature); > 0
-  // The mean acceptance that lk_hybrid's weights follow. If it is not set, it is that of the rows, which are then read
-  // twice.
+  // The mean acceptance ā from which lk_hybrid computes its λ. If ā is not set, a first pass over the rows computes ā.
   std::optional<double> acceptance = {};
 };
 
 struct LossInput {
   at::Tensor draft;   // [T, V] fp32, bf16 or fp16: logits; [T, D] with `kept`
-  at::Tensor target;  // [T, V] in any of these dtypes, on the same device; undefined for ce alone
+  at::Tensor target;  // [T, V] fp32, bf16 or fp16, on the same device; undefined if the loss is only ce
   at::Tensor labels;  // [T] int64, the next token; only ce reads it
-  // [R] int64 on the CPU, ascending: the rows t that count, because the token at t + 1 is learnt.
+  // [R] int64 on the CPU, ascending: the rows in the loss. Row t is in the loss if token t + 1 has loss_mask 1.
   at::Tensor rows;
-  double weight = 1;  // weight of this call in the gradient: R / rows of the whole optimiser step
-  // [D] int64 on the CPU, ascending: the token ids of the columns of `draft`, if the draft has a reduced vocabulary;
-  // undefined if it has all tokens. With a reduced vocabulary, kl, rkl and jsd compare with the target renormalised
-  // over these ids, and leave out rows whose likeliest token is not among them (EAGLE, SpecForge). acceptance, tv and
-  // nla use the target without renormalisation; ce leaves out labels that are not among the ids. Every mean is over all
-  // R rows.
+  double weight = 1;  // factor of the gradient: R / rows of the whole optimizer step
+  // [D] int64 on the CPU, ascending: the token ids of the columns of `draft` if the draft has a reduced vocabulary;
+  // undefined if it has the whole vocabulary. With a reduced vocabulary:
+  //   * kl, rkl and jsd renormalise the target over these ids, and leave out rows whose likeliest token is not one of
+  //     these ids (as EAGLE and SpecForge do);
+  //   * acceptance, tv and nla use the target without renormalisation;
+  //   * ce leaves out labels that are not among the ids.
+  // Every mean is over all R rows.
   at::Tensor kept = {};
-  // Where the gradient is written: contiguous, of the draft's shape and dtype, perhaps `draft` itself. If undefined, a
-  // new tensor is made.
+  // Output tensor for the gradient: contiguous, with the shape and dtype of `draft`; it may be `draft` itself. If
+  // undefined, a new tensor is made.
   at::Tensor grad = {};
-  // [T] fp32 on the CPU: the temperature of each row, if the rows differ in it, and the weight of each row in loss and
-  // gradient. If undefined, they are options.temperature and 1. Every mean divides by the number of rows and not by the
-  // sum of the weights; acceptance is not weighted.
+  // [T] fp32 on the CPU: the temperature of each row, and the weight of each row in loss and gradient. An undefined
+  // tensor stands for options.temperature, or weight 1, in every row. Every mean divides by the number of rows, not by
+  // the sum of the weights; acceptance is not weighted.
   at::Tensor temperatures = {}, weights = {};
 };
 
 struct LossResult {
   double loss = 0;        // mean over the rows; NaN if a logit is NaN or +inf
-  double acceptance = 0;  // mean of Σ min(p, q); NaN for ce alone
-  double kl_weight = 0;   // weight of kl, plus λ times the weight of lk_hybrid
-  at::Tensor grad;        // [T, V] in the draft's dtype: weight · d loss / d draft; rows that do not count are zero
+  double acceptance = 0;  // mean of Σ min(p, q); NaN if the loss is only ce
+  double kl_weight = 0;   // weight of the term kl, plus λ times the weight of the term lk_hybrid
+  at::Tensor grad;        // [T, V] in the draft's dtype: weight · d loss / d draft; rows not in `rows` are zero
 };
 
-// Returns the loss and its gradient. Throws Error(kInternal) for R = 0 or shapes that do not fit. The draft's logits
-// may require grad, but autograd records nothing: the caller runs draft.backward(grad).
+// Returns the loss and its gradient. Throws Error(kInternal) for R = 0 or inconsistent shapes. Autograd records
+// nothing, even if the draft's logits require grad: the caller runs draft.backward(grad).
 LossResult loss_and_grad(const LossOptions& options, const LossInput& input);
-// Computes the same with ATen operations on any device; loss_and_grad calls it for tensors that are not on the CPU.
+// The same as loss_and_grad(), in ATen operations on any device. loss_and_grad() calls it for tensors on a GPU.
 LossResult loss_and_grad_aten(const LossOptions& options, const LossInput& input);
 
 }  // namespace specdec::distill

@@ -89,7 +89,7 @@ EventFile::EventFile(const std::filesystem::path& directory, int64_t unix_second
   put_bytes(version, 3, "brain.Event:2");
   append(tf_record(version));
   if (first_step > 0) {
-    std::string start = event(wall, first_step);  // with field 7: session_log { status = START (1) }
+    std::string start = event(wall, first_step);  // an Event with field 7, session_log { status = START (1) }
     put_bytes(start, 7, std::string("\x08\x01", 2));
     append(tf_record(start));
   }

@@ -15,11 +15,12 @@ uint32_t crc32c(std::string_view bytes);         // Castagnoli, reflected polyno
 uint32_t masked_crc32c(std::string_view bytes);  // ((crc >> 15) | (crc << 17)) + 0xA282EAD8
 std::string tf_record(std::string_view payload);
 
-// Appends scalars to DIR/events.out.tfevents.<unix>.<host>.<pid>.<n>; each call is one write(2) of whole records.
+// Appends scalars to DIR/events.out.tfevents.<unix>.<host>.<pid>.<n>; each call of scalars() is one write(2) of whole
+// records.
 class EventFile {
  public:
-  // `first_step` > 0 marks a resumed run: TensorBoard then drops what the interrupted run wrote from that step on. The
-  // constructor and scalars() throw Error(kIo).
+  // `first_step` > 0 marks a resumed run: TensorBoard then discards earlier scalars of step `first_step` and of later
+  // steps. The constructor and scalars() throw Error(kIo).
   EventFile(const std::filesystem::path& directory, int64_t unix_seconds, int64_t first_step);
   ~EventFile();
   EventFile(const EventFile&) = delete;

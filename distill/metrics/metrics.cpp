@@ -9,7 +9,7 @@ namespace specdec::distill {
 
 namespace {
 
-// Keeps the complete lines of steps up to `step`; drops later steps and a half-written last line.
+// Keeps the complete lines of steps up to `step`; drops lines of later steps and an incomplete last line.
 void drop_later_lines(const fs::path& file, int64_t step) {
   if (!fs::exists(file)) return;
   const std::string text = read_file(file, size_t{4} << 30);

@@ -14,7 +14,7 @@ namespace specdec::distill {
 
 class Metrics {
  public:
-  // Drops lines of steps after `resume_step` (0 for a new run), which an interrupted run left. Throws Error(kIo).
+  // Removes the lines of steps after `resume_step` (0 for a new run) that an interrupted run wrote. Throws Error(kIo).
   Metrics(const std::filesystem::path& run_directory, const Clock& clock, int64_t resume_step);
 
   // Writes {"kind": kind, "step": step, "time": unix, values…}, and the same values as scalars "<kind>/<name>". In the

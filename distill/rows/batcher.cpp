@@ -99,7 +99,8 @@ std::vector<std::vector<size_t>> group_rows(const std::vector<TokenRow>& rows, c
     while (begin < stretch.size()) {
       const int64_t width = std::max<int64_t>(1, length_of(rows[stretch[begin]]));
       const size_t take = static_cast<size_t>(std::max<int64_t>(1, batch_tokens / width));
-      // If the last batch of a stretch is not full, its rows move to the next stretch.
+      // `stretch` holds the rows of about 32 batches. If the last batch of the stretch is not full, its rows are left
+      // for the next stretch.
       if (begin + take > stretch.size() && next < order.size()) break;
       const size_t end = std::min(stretch.size(), begin + take);
       batches.emplace_back(stretch.begin() + static_cast<ptrdiff_t>(begin),

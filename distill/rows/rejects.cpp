@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A record has at most 256 rejects with 64 tokens each.
+// Limit for the length of a line in bytes; a record has at most 256 rejects with 64 tokens each.
 constexpr size_t kMaxLine = size_t{1} << 20;
 
 std::vector<fs::path> reject_files(const fs::path& directory) {
@@ -36,7 +36,7 @@ std::vector<fs::path> reject_files(const fs::path& directory) {
   return out;
 }
 
-// Reads a line, without its end, into `line`. Returns false at the end of the file.
+// Reads a line into `line`, without the newline. Returns false at the end of the file.
 bool next_line(std::istream& in, const std::string& where, std::string& line) {
   line.clear();
   for (char c; in.get(c);) {
@@ -48,12 +48,12 @@ bool next_line(std::istream& in, const std::string& where, std::string& line) {
   return !line.empty();
 }
 
-// Adds the tokens of a record that stand in the row. Returns false if one does not: the text was tokenised otherwise,
-// and everything after it is somewhere else.
+// Adds the row's positions at which `record` has rejects to `tokens`. Returns false at the first position where the row
+// has another token than the record. Such a row was tokenised differently, so its later positions are shifted too.
 bool add(const RejectRecord& record, const TokenRow& row, std::vector<int32_t>& tokens) {
   for (const RejectRecord::Reject& reject : record.rejects) {
     const int64_t at = row.prompt_tokens + reject.position;
-    if (at >= static_cast<int64_t>(row.tokens.size())) break;  // the row was cut
+    if (at >= static_cast<int64_t>(row.tokens.size())) break;  // the row was cut before this position
     const auto t = static_cast<size_t>(at);
     if (row.tokens[t] != reject.next) return false;
     if (t > 0 && row.loss_mask[t] == 1) tokens.push_back(static_cast<int32_t>(at));

@@ -1,6 +1,6 @@
-// What the target refused in production: `serve --record-rejects` keeps where in an answer the draft of that time was
-// wrong. These positions say where a draft has most to learn, so they may weigh more in the loss (Liu et al. 2024,
-// Online Speculative Decoding, arXiv 2310.07177, learns at them alone).
+// Draft tokens that the target rejected in production, with their positions, as `serve --record-rejects` recorded them.
+// A draft has most to learn at these positions, so the loss may give them a larger weight (Liu et al. 2024, Online
+// Speculative Decoding, arXiv 2310.07177, trains on these positions only).
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,22 @@
 namespace specdec::distill {
 
 struct Rejects {
-  // For each row, the indices of the learnt tokens at which the target refused a draft, ascending.
+  // For each row, ascending indices of the tokens (with loss_mask 1) at which the target rejected the draft's token.
   std::vector<std::vector<int32_t>> tokens;
-  // `records` were read. Of these, `absent` belong to answers that are not among the rows, and `other_text` to answers
-  // that have another text there.
+  // `records` is the number of records read. `absent` counts the records whose answer is not among the rows.
+  // `other_text` counts the records whose row has another token at a recorded position.
   int64_t records = 0, absent = 0, other_text = 0;
-  int64_t matched = 0;  // tokens in all rows together
+  int64_t matched = 0;  // number of indices in `tokens`, over all rows
 };
 
-// Reads rejects-*.jsonl in `directory` or in its subdirectory `rejects`. Records and rows belong together by their id,
-// and by the tokens that the record names. Throws Error(kUsage) if there is no such file, Error(kData) for a malformed
-// line, Error(kIo).
+// Reads rejects-*.jsonl in `directory` or in its subdirectory `rejects`. A record matches the row that has the same id,
+// if the row also has the record's tokens at the recorded positions. Throws Error(kUsage) if there is no such file,
+// Error(kData) for a malformed line, Error(kIo).
 Rejects read_rejects(const std::filesystem::path& directory, const std::vector<TokenRow>& rows);
 
-Json to_json(const Rejects& rejects);  // the figures
-// Returns the SHA-256 of the refused tokens of all rows. Records of other conversations do not change it, so a run can
-// be resumed while serve goes on recording.
+Json to_json(const Rejects& rejects);  // the numbers of records and tokens, without the positions
+// Returns the SHA-256 of the rejected positions of all rows. Records of conversations outside the data do not change
+// the digest, so a run can be resumed while `serve` goes on recording.
 std::string digest_of(const Rejects& rejects);
 
 }  // namespace specdec::distill

@@ -18,13 +18,14 @@ namespace {
 
 constexpr int64_t kProbeTokens = 4096, kProbeBatchTokens = 2048, kProbeValues = int64_t{1} << 27;
 constexpr int64_t kLeastProbeRows = 4, kLeastCandidates = 2;
-// If the target has at least this many times the layers of the draft, layers are added one by one instead of removed.
-// Adding costs keep × total passes of shallow models, removing total² / 2 passes of deep ones.
+// If the target has at least kDeep times as many layers as the draft, choose_layers() adds layers one by one to an
+// empty model. Otherwise it removes layers one by one from the target. Adding costs keep × total passes of shallow
+// models; removing costs total² / 2 passes of deep models.
 constexpr int64_t kDeep = 4;
 
 using Layers = std::vector<int64_t>;
 
-// Returns `count` of the candidates, evenly spaced; the last one is among them.
+// Returns `count` of the candidates, evenly spaced and including the last one.
 std::vector<Layers> spread(const std::vector<Layers>& candidates, size_t count) {
   if (count >= candidates.size()) return candidates;
   std::vector<Layers> out;
@@ -32,8 +33,9 @@ std::vector<Layers> spread(const std::vector<Layers>& candidates, size_t count) 
   return out;
 }
 
-// Return the candidates of a round. candidates_to_add: each layer that is not kept yet, the last layer first.
-// candidates_to_remove: each layer except the first and the last.
+// Each returns the candidates of a round; a candidate is a set of layers. candidates_to_add(): `kept` plus one other
+// layer, the last layer first. candidates_to_remove(): `kept` minus one layer; the first and the last layer stay while
+// there are more than two.
 std::vector<Layers> candidates_to_add(const Layers& kept, int64_t total) {
   std::vector<Layers> out;
   for (int64_t layer = total - 1; layer >= 0; --layer) {
@@ -53,8 +55,9 @@ std::vector<Layers> candidates_to_remove(const Layers& kept) {
   return out;
 }
 
-// The plan of a search for layers: the number of candidates of each round, the number of probe rows, and the number of
-// candidates of all rounds. `limit` is LayerSearch::passes.
+// The plan of a layer search: `rounds` has the number of candidates of each round, `rows` is the number of probe rows,
+// `passes` the number of candidates in all rounds. plan_search() keeps rows · passes within `limit`
+// (LayerSearch::passes).
 struct SearchPlan {
   std::vector<size_t> rounds;
   size_t rows = 0, passes = 0;
@@ -77,7 +80,7 @@ SearchPlan plan_search(int64_t keep, int64_t total, size_t rows, int64_t limit) 
   return plan;
 }
 
-// Makes a new head, or reads the one that model: names.
+// Makes a new head, or reads the existing head of --draft model:DIR.
 DraftInit init_head(const HeadKind& kind, const DraftInitOptions& options,
                     const std::shared_ptr<const model::Decoder>& target, const std::vector<TokenRow>& train) {
   const model::DecoderConfig& theirs = target->config;
@@ -97,7 +100,7 @@ std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train, int64_t voc
   std::vector<TokenRow> probe;
   const size_t wanted = 64, stride = std::max<size_t>(1, train.size() / wanted);
   const int64_t most = std::clamp<int64_t>(kProbeValues / vocab, 256, kProbeTokens);
-  // If only few positions fit, takes the first ones of several rows instead of all of one row.
+  // If the limit allows few positions, takes the first positions of several rows instead of all positions of one row.
   const int64_t of_a_row = most < kProbeTokens ? std::max<int64_t>(1, most / 16) : kProbeTokens;
   int64_t positions = 0;
   for (size_t i = 0; i < train.size() && positions < most; i += stride) {
@@ -143,12 +146,13 @@ ChosenLayers choose_layers(const std::shared_ptr<const model::Decoder>& target, 
   const SearchPlan plan = plan_search(
       keep, total, static_cast<size_t>(std::min(static_cast<int64_t>(probe.size()), limits.rows)), limits.passes);
   probe.resize(plan.rows);
-  ModelTeacher answers(target, probe, INT64_MAX);  // caches the target's logits, which are computed once
+  ModelTeacher answers(target, probe, INT64_MAX);  // caches the target's logits, so that they are computed only once
   double reached = 1;
   size_t trials = 0;
   const int64_t batch_tokens = std::clamp<int64_t>(limits.batch_tokens, 1, kProbeBatchTokens);
   const auto is_late = [&] { return limits.is_late && trials > 0 && limits.is_late(); };
-  // Measures each of `candidates` and returns the best; ties go to the last, and so does a round without time.
+  // Measures `candidates` and returns the best one; among equally good candidates this is the last. Without time to
+  // measure any, returns the last candidate.
   const auto best_of = [&](const std::vector<Layers>& candidates) {
     size_t best = candidates.size() - 1;
     double most = -1;

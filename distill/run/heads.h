@@ -1,4 +1,5 @@
-// The kinds of heads that distill trains, a row each. Heads read the target's hidden states; other drafts are decoders.
+// The table of the kinds of heads that distill trains. A head is a draft that reads the target's hidden states; all
+// other drafts are decoders.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +18,7 @@
 
 namespace specdec::distill {
 
-// How a head is made or read for training.
+// Options for making a new head, or reading one from a directory, for training.
 struct HeadOptions {
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
@@ -27,7 +28,7 @@ struct HeadOptions {
 };
 
 struct HeadKind {
-  // What is known of a head before its weights are there.
+  // The configuration and size of a head, known before its weights are made or loaded.
   struct Plan {
     model::DecoderConfig layers;
     int64_t parameters = 0;
@@ -35,18 +36,18 @@ struct HeadKind {
   using Target = std::shared_ptr<const model::Decoder>;
 
   DraftKind kind;
-  Plan (*plan_new)(const model::DecoderConfig& target, int64_t draft_vocab);  // draft_vocab 0: all ids
+  Plan (*plan_new)(const model::DecoderConfig& target, int64_t draft_vocab);  // draft_vocab 0 = the target's vocabulary
   Plan (*plan_of)(const std::filesystem::path& directory, const model::DecoderConfig& target);
-  // A new head proposes the tokens `ids`.
+  // Makes a new head whose vocabulary is `ids`.
   std::unique_ptr<HeadDraft> (*make)(const HeadOptions& options, const Target& target, std::vector<int32_t> ids);
   std::unique_ptr<HeadDraft> (*read)(const HeadOptions& options, const Target& target,
                                      const std::filesystem::path& directory);
-  // Makes a head without values, with the shapes that HeadDraft::shape() of another rank gave.
+  // Makes a head with uninitialised weights, of the shapes that HeadDraft::shape() returned on another rank.
   std::unique_ptr<HeadDraft> (*like)(const Json& shape, const Target& target, const std::string& where);
 };
 
-// Returns the kind of head that the draft is, whether it is new or in the directory that model: names; null if the
-// draft is a decoder.
+// Returns the kind of head that `spec` names, as a new head or as a directory (model:DIR); null if the draft is a
+// decoder.
 const HeadKind* head_kind(const DraftSpec& spec);
 
 }  // namespace specdec::distill

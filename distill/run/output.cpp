@@ -17,7 +17,7 @@ namespace specdec::distill {
 
 namespace {
 
-// All files that a tokenizer may consist of in a Hugging Face directory, and the generation settings.
+// The files of a Hugging Face directory that belong to the tokenizer, and the generation settings.
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "tokenizer_config.json",
                                            "special_tokens_map.json",
@@ -44,16 +44,17 @@ void collect(const Json& a, const Json& b, const std::string& path, std::string&
   }
 }
 
-// Returns whether a longer time limit would let enough conversations judge.
+// Returns whether the time limit was too short to measure enough conversations for a verdict, though the data has
+// enough.
 bool lacks_time(const Outcome& o) {
   return o.asked.time_limit_seconds > 0 && o.verdict_conversations < kMinVerdictConversations &&
          o.held_out_conversations >= kMinVerdictConversations;
 }
 
-// Returns the run as long as a verdict needs, as a multiple of this one; 0 if a longer run would not help.
+// Returns the factor by which a run must be longer to reach a verdict; 0 if a longer run would not help.
 double longer_for_a_verdict(const Outcome& o) {
   double factor = 0;
-  if (o.held_out_conversations < kMinVerdictConversations) return 0;  // more data comes first
+  if (o.held_out_conversations < kMinVerdictConversations) return 0;  // more data is needed, not more time
   if (o.taught_little && o.asked.time_limit_seconds > 0 && o.chosen.contains("step_seconds"))
     factor = seconds_for_steps(o.chosen.at("step_seconds"), kWantedSteps) / o.asked.time_limit_seconds;
   else if (o.taught_little)
@@ -158,7 +159,8 @@ Json describe(const DistillOptions& o) {
               {"teacher_cache_mib", o.teacher_cache_mib},
               {"dtype", o.device.dtype},
               {"seed", o.device.seed}};
-  // Runs of earlier versions and of other drafts have no such settings.
+  // run.json has these two keys only for a new head or for values other than the default. Earlier versions wrote
+  // neither key, and --resume compares run.json.
   const DistillOptions usual;
   if (new_head(parse_draft_spec(o.draft)) || o.ttt_steps != usual.ttt_steps || o.ttt_decay != usual.ttt_decay)
     out.update(Json{{"ttt_steps", o.ttt_steps}, {"ttt_decay", o.ttt_decay}});
@@ -166,7 +168,9 @@ Json describe(const DistillOptions& o) {
   if (!o.rejects.empty()) out.update(Json{{"rejects", o.rejects}, {"reject_weight", o.reject_weight}});
   if (o.on_policy > 0) out.update(Json{{"on_policy", o.on_policy}, {"anchors", o.anchors}});
   if (o.sample < 1) out["sample"] = o.sample;
-  if (o.teacher != "target") out["teacher"] = o.teacher;  // earlier versions do not have it
+  // run.json has this key only for a teacher other than the default. Earlier versions did not write the key, and
+  // --resume compares run.json.
+  if (o.teacher != "target") out["teacher"] = o.teacher;
   if (o.contexts != kContextsOfEarlierRuns) out["contexts"] = o.contexts;
   return out;
 }

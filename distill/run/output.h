@@ -16,7 +16,7 @@
 
 namespace specdec::distill {
 
-// Returns as JSON the options that decide the outcome, for run.json and for the provenance in specdec.json.
+// Returns as JSON the options that influence the trained draft, for run.json and for the provenance in specdec.json.
 Json describe(const DistillOptions& options);
 // Returns the paths of leaf values that differ ("options.learning_rate", …), comma-separated; "" if there are none.
 std::string differing_keys(const Json& a, const Json& b);
@@ -25,44 +25,46 @@ std::string differing_keys(const Json& a, const Json& b);
 Json to_json(const Evaluation& evaluation);
 Evaluation evaluation_from_json(const Json& object);  // throws Error(kData)
 
-// Returns the acceptance of each held-out request of the verdict (scores.json), null without a target. Runs on the same
-// data are compared by it (forecast.h).
+// Returns the content of scores.json: the acceptance of each request in the verdict half of the held-out rows before
+// and after training; null without a target. --forecast and --compare use these scores to compare runs on the same
+// data.
 Json scores_json(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after);
 
 struct Outcome {
   Judgement judgement;
   Evaluation before, after;
   bool by_acceptance = true;
-  // How many conversations of the verdict half were judged, and how many that half has: a time limit may be too short
-  // for all of them.
+  // Conversations of the verdict half that were measured, and all conversations of the verdict half. A time limit may
+  // be too short to measure all of them.
   int64_t verdict_conversations = 0, held_out_conversations = 0;
   int64_t selection_conversations = 0, selection_requests = 0;
-  bool taught_little = false;  // fewer than kTeachingSteps, and no gain was found
-  DistillOptions asked;        // as they were given, for the next command
+  bool taught_little = false;  // the run had fewer than kTeachingSteps steps and found no gain
+  DistillOptions asked;        // the options as the user gave them, for the suggested next command
   int64_t kept_step = 0;
   TrainingSummary training;
-  Json search;      // record of the layer choice for prune:, or null
-  Json vocabulary;  // coverage of a reduced vocabulary, or null
+  Json search;      // record of the layer search for --draft prune:N, or null
+  Json vocabulary;  // result of vocab_coverage() for a reduced vocabulary, or null
   Json chosen;      // settings that the options left open (choose_settings)
   Json inputs, data_counts;
-  Json parts;          // of describe_parts(); null without a target
+  Json parts;          // result of describe_parts(); null without a target
   std::string device;  // "cpu", "cuda:0"
   int processes = 1;
   ComputeDtype compute = {"auto", ""};
-  std::optional<double> teacher_share;  // of the training time; empty if it is not known
+  std::optional<double> teacher_share;  // the teacher's share of the training time, in [0, 1]; empty = unknown
   std::string started;
   double seconds = 0;
 };
 // Returns the acceptance of the held-out rows before and after training by position in the answer and by domain:
 // {"by_position": [{"name", "before", "after", "requests", "conversations", "tokens"}], "by_domain": [...]}. "before"
-// is null if it was not measured; "by_domain" is empty if no row has a domain.
+// is null if the initial draft was not measured; "by_domain" is empty if no row has a domain.
 Json describe_parts(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after);
 
-// How a run ended, as far as the suggestion of what to do next depends on it.
+// The facts about a finished run on which next_step() bases its suggestion.
 struct RunEnd {
-  bool rising = false;   // the last measured checkpoint is the best one
-  bool partial = false;  // an inconclusive verdict is due to a teacher that knows only a part of each distribution
-  // How many times as long a run must be to end in a verdict; 0 = a longer run would not help.
+  bool rising = false;  // the last measured checkpoint is the best one
+  // True if the verdict is inconclusive because the teacher knows only part of each distribution (top-k labels).
+  bool partial = false;
+  // The factor by which a run must be longer to reach a verdict; 0 = a longer run would not help.
   double longer = 0;
 };
 struct NextStep {
@@ -70,8 +72,8 @@ struct NextStep {
 };
 NextStep next_step(Verdict verdict, const DistillOptions& asked, const RunEnd& end);
 
-// Returns the result object of the contract: schema, verdict, reason, acceptance or cross_entropy, training, draft,
-// inputs.
+// Returns the result object that docs/contract.md describes: schema, verdict, reason, acceptance or cross_entropy,
+// training, draft, inputs.
 Json result_json(const Outcome& outcome, const DistillOptions& options, const std::optional<Fingerprint>& draft);
 
 // Publishes the weights in `dtype` in OUT/draft with byte-for-byte copies of the target's tokenizer files, and

@@ -20,17 +20,18 @@ namespace specdec::distill {
 
 namespace {
 
-// Tokens that measure the machine. Few come first: on a slow machine many would take longer than all of the
-// preparation may.
+// Tokens of each timed pass that measures the machine's speed. The first passes are small, because on a slow machine a
+// large pass could take longer than the whole preparation may.
 constexpr int64_t kSampleTokens[] = {64, 64, 512};
-constexpr double kMostPassSeconds = 1;  // of a pass, between two looks at the clock
+constexpr double kMostPassSeconds = 1;  // longest duration of a pass, because the clock is checked only between passes
 constexpr int64_t kLeastProbedRows = 2;
-// The time for measuring the selection half is at most that for the verdict half divided by this.
+// An evaluation of the selection half may take at most 1 / kMostSelectionShare of the time for the verdict half.
 constexpr double kMostSelectionShare = 3;
-// Rows of both halves that are answered even where that leaves short answers.
+// The number of held-out rows (both halves together) that should get an answer, even if the answers must then be short.
 constexpr double kWantedRows = 1.5 * static_cast<double>(kMinVerdictConversations);
 
-// Returns the floating-point operations of a forward pass per token. All experts of a mixture count as active.
+// Returns the floating-point operations of a forward pass per token. For a mixture of experts, all experts count as
+// active.
 double flop_per_token(const model::DecoderConfig& config) {
   const double table = config.tie_embeddings ? 0 : static_cast<double>(config.vocab_size * config.hidden_size);
   return 2 * (static_cast<double>(model::num_parameters(config)) - table);
@@ -58,7 +59,9 @@ std::vector<TokenRow> sample_rows(const std::vector<TokenRow>& train, int64_t to
     TokenRow& row = out.back();
     row.tokens.resize(std::min(row.tokens.size(), static_cast<size_t>(left)));
     row.loss_mask.resize(row.tokens.size());
-    row.loss_mask.back() = 1;  // else a row that is cut within its prompt would teach nothing and be dropped
+    // Puts the last token into the loss. If the row was cut within its prompt, it has no other token in the loss, and
+    // prepare_rows() would drop it.
+    row.loss_mask.back() = 1;
     left -= static_cast<int64_t>(row.tokens.size());
   }
   return prepare_rows(std::move(out), 0).rows;
@@ -79,7 +82,7 @@ Work work_of(const PreparationInput& in) {
   return {in.target ? flop_per_token(in.target->config) : 0, flop_per_token(draft)};
 }
 
-// Runs the target over rows as the teacher does.
+// Runs the target over the rows and computes their logits, as the teacher does in training.
 void read_by_target(const PreparationInput& in, const std::vector<TokenRow>& rows, const EvaluationStep& step) {
   std::vector<size_t> order(rows.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -95,8 +98,8 @@ void read_by_target(const PreparationInput& in, const std::vector<TokenRow>& row
   model::wait_for_device(in.target->weights.norm.device());
 }
 
-// Measures how many floating-point operations per second this machine does in the target's forward pass. Returns
-// infinity if there is no time limit, no target or no training row.
+// Measures the floating-point operations per second of the target's forward pass on this machine. Returns infinity
+// without a time limit, target or training row.
 double flop_per_second(const PreparationInput& in, const Work& work, Stages& stages, const TimePlan& time) {
   if (!time.is_limited() || !in.target || in.train.rows.empty()) return std::numeric_limits<double>::infinity();
   stages.begin("measuring this machine");
@@ -136,7 +139,7 @@ EvaluationStep Stages::step() {
   return [this](double share) {
     look();
     if (progress_)
-      // Stays below 100: the start of the next stage shows that this one is done.
+      // Reports at most 99 %; the start of the next stage shows that this stage is done.
       progress_({name_, std::min(99.0, std::round(100 * share)), 100, "%", ""});
   };
 }
@@ -160,19 +163,22 @@ void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows, bo
 
 namespace {
 
-// What a run can afford before its first step.
+// The work that a run can afford before its first step.
 struct Budget {
   const PreparationInput& in;
   const TimePlan& time;
   Work work;
-  double speed = 0;  // floating-point operations per second; infinite where no time limit needs them
-  double flop = 0;   // that the limits in steps and epochs mean; infinite without such a limit
+  double speed = 0;  // floating-point operations per second; infinity without a time limit
+  // Floating-point operations that the run's limits in steps and epochs allow; infinity without such limits.
+  double flop = 0;
 
-  // Returns the operations that a stage may take: `share` of the run's, and no more than its time allows.
+  // Returns the floating-point operations that a stage may take: `share` times the operations of the whole run, but no
+  // more than fit into the stage's time.
   double of_stage(double share, TimePlan::Stage stage) const {
     return std::min(share * flop, speed * time.seconds_for(stage));
   }
-  // Returns the rows that these operations pay for. Where time is limited nothing is free.
+  // Returns how many rows can be computed with `operations`. Without a time limit, at least kFreeFlop operations may be
+  // used.
   int64_t rows(double operations, double row_operations) const {
     return rows_for(operations, row_operations, 1, time.is_limited() ? 0 : kFreeFlop);
   }
@@ -195,7 +201,7 @@ DraftInit make_draft(const Budget& budget, Stages& stages) {
     search.is_late = budget.is_late_after(TimePlan::Stage::kLayers);
     double left = flop;
     if (budget.time.is_limited() && std::isfinite(budget.speed)) {
-      // The target reads the probe once. A quarter of the time goes to that.
+      // A quarter of the time is for the target's logits of the probe rows, which are computed only once.
       search.rows = std::max(kLeastProbedRows, budget.rows(flop / 4, budget.work.target * row));
       search.batch_tokens = static_cast<int64_t>(kMostPassSeconds * budget.speed / budget.work.target);
       left *= 0.75;
@@ -207,19 +213,20 @@ DraftInit make_draft(const Budget& budget, Stages& stages) {
                     in.target, in.train.rows);
 }
 
-// Returns the tokens of a row that is measured. Where the target answers anew and time is short, its answer is.
+// Returns the mean number of tokens per measured row. If the target generates the answers under a time limit, assumes
+// the shortest answers.
 double measured_tokens(const Budget& budget, const std::vector<TokenRow>& rows) {
   const bool is_short = budget.in.answer && budget.time.is_limited();
   return is_short ? mean_prompt(rows) + kLeastAnswerTokens : mean_tokens(rows);
 }
 
-// Lets the target answer as many held-out prompts as the run can afford, in shorter answers where a verdict would
-// otherwise have too few.
+// Generates the target's answers to as many held-out prompts as the run can afford. If too few rows for a verdict would
+// get an answer, the answers are made shorter.
 void answer_within(const Budget& budget, HeldOut& held_out, Preparation& out) {
   const PreparationInput& in = budget.in;
   const double flop = budget.of_stage(kContextsShare, TimePlan::Stage::kAnswers) / in.options.sample;
   AnswerLimits limits{.is_late = budget.is_late_after(TimePlan::Stage::kAnswers)};
-  const double prompt = budget.time.is_limited() ? mean_prompt(held_out.verdict) : 0;  // tokens to read
+  const double prompt = budget.time.is_limited() ? mean_prompt(held_out.verdict) : 0;  // tokens to prefill
   if (budget.time.is_limited()) {
     const double tokens = (flop / kWantedRows / budget.work.target - prompt) / kDecodeOverPrefill;
     limits.tokens = static_cast<int64_t>(
@@ -227,7 +234,8 @@ void answer_within(const Budget& budget, HeldOut& held_out, Preparation& out) {
   }
   const double tokens = prompt + kDecodeOverPrefill * static_cast<double>(limits.tokens);
   int64_t affordable = budget.rows(flop, tokens * budget.work.target);
-  // The clock ends the answers, so as many as a verdict needs are begun if they can be read at all.
+  // If there is time to prefill kWantedRows prompts, at least that many rows are begun, since limits.is_late ends all
+  // answers in time.
   if (budget.time.is_limited() && flop >= kWantedRows * (prompt + kLeastAnswerTokens) * budget.work.target)
     affordable = std::max(affordable, static_cast<int64_t>(kWantedRows));
   if (in.options.evaluate_rows == 0)
@@ -255,7 +263,7 @@ Preparation make_start(const PreparationInput& in, HeldOut& held_out, Stages& st
   const double both = budget.work.both();
   out.verdict_rows = budget.rows(budget.of_stage(kFirstEvaluationShare, TimePlan::Stage::kStart) / in.options.sample,
                                  both * measured_tokens(budget, held_out.verdict));
-  // The selection half is measured at least twice.
+  // Limits the number of selection rows, because the selection half is measured at least twice.
   const double selection = std::min(kSelectionShare * budget.flop,
                                     budget.speed * time.seconds_for(TimePlan::Stage::kStart) / kMostSelectionShare);
   out.selection_rows = in.options.evaluate_rows > 0
@@ -270,7 +278,7 @@ Preparation make_start(const PreparationInput& in, HeldOut& held_out, Stages& st
   return out;
 }
 
-// Gives every rank the preparation of rank 0.
+// Broadcasts rank 0's preparation to every other rank.
 void share_start(const PreparationInput& in, Preparation& start) {
   const Json own = {{"search", start.init.search},        {"selection_rows", start.selection_rows},
                     {"verdict_rows", start.verdict_rows}, {"exactly", start.exactly},
@@ -309,8 +317,8 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
                                teacher.get(), held_out.verdict, options);
   out.start_seconds = time.clock().seconds() - begin;
   held_out.verdict_conversations = count_conversations(held_out.verdict);
-  // Reduces the vocabulary only after the measurement: the verdict compares with the whole draft, so it includes what
-  // the reduction loses. A head has its ids from the start.
+  // The vocabulary is reduced after the draft was measured with its full vocabulary. So the verdict includes the
+  // acceptance that the reduction costs. A head has its reduced vocabulary from the start.
   if (in.options.draft_vocab > 0 && !out.init.head) {
     model::Decoder& draft = out.init.decoder;
     draft.config.draft_vocab = choose_draft_vocab(in.train.rows, in.options.draft_vocab, draft.config);
@@ -389,7 +397,7 @@ Json describe_draft(DraftInit& init) {
           {"draft_vocab", config.draft_vocab}};
 }
 
-// Makes a draft with the shapes of the described one.
+// Makes a draft with uninitialised weights, with the shapes that rank 0 described in `first`.
 DraftInit draft_like(const Json& first, const std::shared_ptr<const model::Decoder>& target, at::Device device) {
   constexpr const char* kWhere = "the draft of rank 0";
   DraftInit out;

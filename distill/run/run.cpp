@@ -33,7 +33,7 @@ void count_steps(Setup& s) {
   DistillOptions& o = s.options;
   if (o.max_steps > 0 || o.epochs <= 0 || s.train.rows.empty()) return;
   const Batcher batcher(s.train.rows, o.batch_tokens, o.device.seed);
-  // Epochs differ by about a batch, so this takes the mean of the first few.
+  // The number of batches varies by about one between epochs, so this averages it over the first few epochs.
   const auto looked_at = static_cast<int64_t>(std::clamp(std::ceil(o.epochs), 1.0, 4.0));
   double batches = 0;
   for (int64_t e = 0; e < looked_at; ++e)
@@ -74,8 +74,8 @@ int64_t restore_best(const std::vector<Measured>& measured, const CheckpointStor
               "the draft gives no finite logits on held-out rows, and none of its checkpoints is whole");
 }
 
-// Returns the exit code of a run that has ended already, from its result.json. Any verdict but improved and
-// no_significant_gain counts as inconclusive.
+// Returns the exit code of a finished run, given its result.json. Any verdict but improved and no_significant_gain
+// counts as inconclusive.
 int exit_code_of(const Json& done, const std::string& where) {
   const auto verdict = verdict_named(json_string(done, "verdict", where, ErrorKind::kData));
   const bool is_decided = verdict == Verdict::kImproved || verdict == Verdict::kNoSignificantGain;
@@ -105,10 +105,10 @@ struct Start {
   // TrainerOptions::extra, chosen and measured before the first step: {"before", "search", "chosen", "selection_rows",
   // "verdict_rows", "exactly", "evaluations"}
   Json kept;
-  double start_seconds = 0;  // that measuring the start took; 0 in a resumed run
+  double start_seconds = 0;  // duration of measuring the initial draft; 0 in a resumed run
 };
 
-// Lets the target answer the held-out prompts, and keeps the answers in RUN.
+// Generates the target's answers to the held-out prompts, and saves them in RUN.
 HeldOutAnswers answer_prompts(const Setup& s, const HeldOut& held_out, const AnswerLimits& limits, Stages& stages) {
   stages.begin("answering held-out prompts");
   const EvaluationStep step = stages.step();
@@ -148,7 +148,7 @@ Start start_anew(Setup& s, Stages& stages) {
   return {std::move(prepared.init), std::nullopt, std::move(kept), prepared.start_seconds};
 }
 
-// Reads the draft of a checkpoint.
+// Reads the draft from the checkpoint in `directory`.
 DraftInit read_draft(const Setup& s, const fs::path& directory) {
   if (!s.head)
     return {model::load_decoder(directory, s.device, model::load_decoder_config(directory).dtype), nullptr, nullptr};
@@ -161,7 +161,7 @@ DraftInit read_draft(const Setup& s, const fs::path& directory) {
                     s.target, {});
 }
 
-// Rank 0 gives the checkpoint, the others an empty one.
+// Builds the start of a resumed run. Rank 0 passes the checkpoint, the other ranks an empty one.
 Start go_on(Setup& s, Checkpoint checkpoint, Stages& stages) {
   stages.begin("reading the checkpoint of step " + std::to_string(checkpoint.step));
   checkpoint.state = Json::parse(s.ranks->broadcast(checkpoint.state.dump()));
@@ -173,14 +173,15 @@ Start go_on(Setup& s, Checkpoint checkpoint, Stages& stages) {
                                         " is missing: an earlier version wrote it; start again with another --out");
   shorten(s.held_out, json_int(kept, "selection_rows", {1, INT64_MAX}, where, ErrorKind::kData),
           json_int(kept, "verdict_rows", {1, INT64_MAX}, where, ErrorKind::kData),
-          kept.value("exactly", false));  // earlier versions have no such key
+          kept.value("exactly", false));  // checkpoints of earlier versions have no such key
   if (s.answers_anew) {
     const std::string file = (fs::path(s.options.out) / kContextsFile).string();
     const std::string text = s.ranks->broadcast(s.ranks->is_first() ? read_json(file).dump() : "");
     put_answers(answers_from_json(parse_json(text, file), s.target->config.vocab_size, file), s.limits, file,
                 s.held_out);
   }
-  // The time may have allowed to measure only the first rows.
+  // With a time limit, the interrupted run may have measured only the first rows, so the resumed run uses the same
+  // rows.
   s.held_out.verdict.resize(std::min(s.held_out.verdict.size(), evaluation_from_json(kept.at("before")).rows.size()));
   s.held_out.verdict_conversations = count_conversations(s.held_out.verdict);
   DraftInit init;
@@ -190,8 +191,8 @@ Start go_on(Setup& s, Checkpoint checkpoint, Stages& stages) {
   return {std::move(init), checkpoint, kept, 0};
 }
 
-// Returns an estimate of the seconds from the end of training to the end of the run: the selection half is measured
-// once more, and the verdict half as at the start.
+// Estimates the seconds from the end of training to the end of the run: one more evaluation of the selection half, and
+// one of the verdict half.
 double judging_seconds(const Setup& s, const Start& start, const Json& chosen) {
   constexpr double kSafety = 1.5, kPublishShare = 0.02;
   const auto rows = static_cast<double>(std::max<size_t>(1, s.held_out.verdict.size())),
@@ -200,7 +201,7 @@ double judging_seconds(const Setup& s, const Start& start, const Json& chosen) {
          kPublishShare * s.time->limit();
 }
 
-// Chooses the settings that were left open, and what the time limit leaves for training.
+// Chooses the settings that the options leave open, and the training time within the time limit.
 Json choose_in_time(Setup& s, const Start& start, const StepInput& input, Stages& stages, const Clock& clock) {
   RunLimits limits = run_limits(s.options, s.train.tokens);
   if (!s.time->is_limited()) return choose_settings(s.options, limits, input, stages, clock);
@@ -217,7 +218,7 @@ Json choose_in_time(Setup& s, const Start& start, const StepInput& input, Stages
   return chosen;
 }
 
-// Sets the options that were left open: those of the run that is resumed, or what rank 0 chooses.
+// Sets the options that were left open: to the resumed run's values, or to those that rank 0 chooses.
 void settle(Setup& s, Start& start, Teacher* teacher, Stages& stages, const Clock& clock) {
   if (!start.kept.contains("chosen")) {
     const TrainedDraft draft = start.init.draft();
@@ -237,30 +238,31 @@ void settle(Setup& s, Start& start, Teacher* teacher, Stages& stages, const Cloc
   }
   const Json& chosen = start.kept.at("chosen");
   apply_settings(chosen, s.options);
-  // Earlier versions gave training all of the limit.
+  // Checkpoints of earlier versions have no training_seconds, because training could use the whole time limit.
   s.training_seconds = chosen.value("training_seconds", s.options.time_limit_seconds);
   s.expected_steps = static_cast<int64_t>(chosen.value("expected_steps", 0.0));
   count_steps(s);
 }
 
-// Who is told of the training.
+// Receivers of progress during training, and the clock.
 struct Reporting {
   Stages& stages;
   const ProgressFn& progress;
   const Clock& clock;
 };
 
-// Trains the draft, and notes in `teacher_share` which part of the time the teacher took, where that is known: work on
-// other devices goes on after the calls that ask for it, and a head's step has its own pass of the target.
+// Trains the draft. Sets `teacher_share` to the teacher's share of the training time, if that can be measured. It
+// cannot be measured on a GPU, which still computes after a call has returned, and not for a head, which runs the
+// target itself.
 TrainingSummary train(Setup& s, Start& start, const Reporting& to, std::optional<double>& teacher_share) {
   Stages& stages = to.stages;
   const Clock& clock = to.clock;
   std::unique_ptr<TimedTeacher> teacher;
   std::unique_ptr<Teacher> judge;
   const int64_t cache = s.options.teacher_cache_mib << 20;
-  if (s.from.kind != TeacherSpec::Kind::kTarget) s.target.reset();  // the draft has its layers now
-  // A head's step takes the target's logits from the pass that gives the hidden states; the target also reads every
-  // text again that a draft goes on from by itself.
+  if (s.from.kind != TeacherSpec::Kind::kTarget) s.target.reset();  // prune has copied its layers already
+  // A cache of logits would be useless for heads, which get the logits from the pass that also gives hidden states, and
+  // for roll-outs, which need a new pass of the target in every step.
   const bool reads_every_step = s.head || s.options.on_policy > 0;
   if (!s.ce)
     teacher = std::make_unique<TimedTeacher>(s.teacher->teach(s.train.rows, reads_every_step ? 0 : cache), clock);
@@ -281,7 +283,7 @@ TrainingSummary train(Setup& s, Start& start, const Reporting& to, std::optional
   return summary;
 }
 
-// Judges the draft on the figures that all ranks measured, and publishes it. Rank 0 does this.
+// On rank 0: judges the draft by the scores that all ranks measured, and publishes it.
 DistillResult finish(const Setup& s, const TrainedDraft& draft, Outcome& outcome, double begin, const Clock& clock) {
   const fs::path out = s.options.out;
   outcome.by_acceptance = s.teacher != nullptr;
@@ -331,7 +333,7 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   outcome.chosen = start.kept["chosen"];
   if (store) outcome.kept_step = restore_best(outcome.training.measured, *store, draft);
   share_weights(draft, ranks);
-  draft.round_to(s.published);  // what is judged are the weights that are written
+  draft.round_to(s.published);  // the draft is judged with the rounded weights that are saved
   stages.begin("judging");
   const EvaluationOptions measured{
       .temperature = s.options.temperature, .step = stages.step(), .ranks = s.ranks, .divided = s.divided.get()};
@@ -344,7 +346,7 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   return result;
 }
 
-// Throws Error(kUsage) unless this rank has the options and inputs of rank 0.
+// Throws Error(kUsage) unless this rank has the same options and inputs as rank 0.
 void compare_with_first(const Setup& s) {
   const Json own = {{"options", s.given}, {"inputs", s.inputs}, {"tool_version", kToolVersion}};
   const std::string keys = differing_keys(Json::parse(s.ranks->broadcast(own.dump())), own);
@@ -355,7 +357,7 @@ void compare_with_first(const Setup& s) {
 }  // namespace
 
 void check_output(const DistillOptions& options) {
-  // A directory may have a run, its forecast and a comparison, in any order.
+  // A directory may hold a run, its forecast and a comparison, made in any order.
   const std::string name = options.forecast.wanted ? "forecast" : !options.compared.empty() ? "comparison" : "run";
   const std::string own = name == "forecast" ? kForecastRunFile : name == "run" ? "run.json" : kComparisonRunFile;
   check_output_directory(options.out, {.flag = "--out",
@@ -419,7 +421,7 @@ DistillResult run_on_device(const DistillOptions& options, const ProgressFn& pro
   if (ranks.is_first()) {
     directory.emplace(out);
     directory->enter(s.given, s.inputs);
-    remove_partials(out, 0);  // files of a killed run; the lock ensures that no process is writing them
+    remove_partials(out, 0);  // partial files of a killed run; the lock ensures that no process is writing them
     if (fs::exists(out / "result.json")) {
       done.json = read_json(out / "result.json");
       require_schema(done.json, "distill", 1, (out / "result.json").string());

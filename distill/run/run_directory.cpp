@@ -15,8 +15,8 @@ namespace specdec::distill {
 
 namespace {
 
-// Returns whether a file or folder of this name was written by a run. The names run.json and .lock are left out,
-// because they are treated by themselves.
+// Returns whether `name` is that of a file or folder that a run writes. run.json and .lock are not included, because
+// they are removed separately.
 bool is_own(const std::string& name) {
   return name == "checkpoints" || name == "metrics.jsonl" || name == "draft" || name == kContextsFile ||
          name.starts_with("events.out.tfevents") || name == "result.json" || name == "scores.json" ||
@@ -32,16 +32,16 @@ void remove_own(const fs::path& run) {
 
 std::string place_of(const std::string& path) { return fs::weakly_canonical(fs::absolute(path)).string(); }
 
-// Returns an option's text with an absolute, canonical path in place of the path in it. Without this, "model:small"
-// would name another model in another working directory.
+// Replaces a relative path in the text of an option by the absolute, canonical path. A relative path, as in
+// "model:small", would name another model in another working directory.
 std::string settled(const std::string& text) {
   for (const std::string kind : {"model:", "config:", "labels:", "hidden:"})
     if (text.starts_with(kind)) return kind + place_of(text.substr(kind.size()));
   return text;
 }
 
-// Returns the options or inputs with such paths, and without the paths of inputs that have a digest: where they lie
-// does not matter.
+// Returns options or inputs with canonical paths. An input that has a digest is identified by the digest, so its path
+// is removed and the input may be moved.
 Json settled(const Json& json) {
   if (json.is_string()) return settled(json.get<std::string>());
   if (json.is_array()) {
@@ -78,7 +78,7 @@ std::string value_text(const std::string& key, const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-// Returns the first digits of the digest that tells this input from others.
+// Returns the first digits of the input's digest, for a message.
 std::string digest_text(const Json& input) {
   if (input.is_null()) return "none";
   if (!input.is_object()) return value_text("", input).substr(0, 12);
@@ -89,7 +89,7 @@ std::string digest_text(const Json& input) {
   return one_line(input.dump()).substr(0, 80);
 }
 
-// Returns the flags whose values or files differ, with both: "--epochs (3 then, 5 now)"; "" if there are none.
+// Returns the flags whose values or files differ, with both values: "--epochs (3 then, 5 now)"; "" if none differ.
 std::string differences(const Json& then, const Json& now) {
   std::string text;
   const auto add = [&](const std::string& flag, const std::string& before, const std::string& after) {
@@ -134,11 +134,12 @@ RunDirectory::~RunDirectory() {
   try {
     if (!is_new_ || has_begun(run_)) return;
     remove_own(run_);
-    // Removes these last: if a removal before them fails, --resume still takes the directory, which stays locked.
+    // These files are removed last: if an earlier removal fails, the directory still counts as a run and --resume
+    // accepts it.
     for (const char* last : {"run.json", ".lock"}) remove_tree(run_ / last);
-    std::error_code not_empty;  // what others have put into it stays
+    std::error_code not_empty;  // RUN stays if it has files that no run wrote
     if (!existed_) fs::remove(run_, not_empty);
-  } catch (const std::exception&) {  // the error that ended the run is the one to report
+  } catch (const std::exception&) {  // ignored: the error that ended the run is the one to report
   }
 }
 

@@ -1,4 +1,5 @@
-// The directory of a run: its lock, its run.json, and what becomes of it if the run fails before its first checkpoint.
+// Manages the directory of a run: locks it, writes run.json, and cleans up if the run fails before its first
+// checkpoint.
 #pragma once
 
 #include <filesystem>
@@ -11,13 +12,13 @@ namespace specdec::distill {
 
 // The file in RUN with the target's answers to the held-out prompts (contexts.h).
 inline constexpr const char* kContextsFile = "contexts.json";
-// The file in RUN that marks a forecast (forecast.h), whose runs lie beside it.
+// The file in RUN that marks a forecast (forecast.h); the directories of its runs are siblings of this file.
 inline constexpr const char* kForecastRunFile = "forecast/run.json";
-inline constexpr const char* kComparisonRunFile = "comparison/run.json";  // the same of a comparison (comparison.h)
+inline constexpr const char* kComparisonRunFile = "comparison/run.json";  // marks a comparison (comparison.h)
 
-// Makes RUN and locks it. If the run (in a forecast, its first run) fails before its first checkpoint, the destructor
-// removes RUN, or only the content of a RUN that existed and was empty. Nothing in it is worth resuming, and the user
-// can start the corrected command as if the first had never run.
+// Makes RUN and locks it. If the run (for a forecast: its first run) fails before its first checkpoint, the destructor
+// removes RUN, because there is nothing to resume and a corrected command can then use the same RUN. If RUN was an
+// empty directory before, the destructor removes only its content.
 class RunDirectory {
  public:
   explicit RunDirectory(std::filesystem::path run);
@@ -25,12 +26,13 @@ class RunDirectory {
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  // If RUN has begun a run, throws Error(kUsage) if its options or inputs differ, and changes nothing. Otherwise
-  // removes what a run left that ended before its first checkpoint, and writes run.json.
+  // If RUN has a run that has begun, changes nothing and throws Error(kUsage) if that run's options or inputs differ
+  // from the arguments. Otherwise writes run.json, after it removed the files of an earlier run that ended before its
+  // first checkpoint.
   void enter(const Json& options, const Json& inputs) const;
 
-  // Returns whether RUN has a run (or a study's runs) with a checkpoint or a result. A run that was ended before its
-  // first checkpoint has not begun: it is started anew, with any options.
+  // Returns whether RUN has a run (or a study's runs) with a checkpoint or a result. A run that ended before its first
+  // checkpoint does not count: --resume starts it anew, with any options.
   static bool has_begun(const std::filesystem::path& run);
   // Returns the options in run.json of a run that has begun, else null. Throws Error(kData) if run.json is malformed.
   static Json options_of(const std::filesystem::path& run);

@@ -29,15 +29,15 @@ void check_tokens(const std::vector<TokenRow>& rows, int64_t vocab, const std::s
                                           " is outside the vocabulary of " + std::to_string(vocab));
 }
 
-// A head pairs the hidden state of a token with the next token and predicts the one after, so it never predicts the
-// second token of a row.
+// Masks the second token of each row. A head pairs the hidden state at position t with token t + 1 and predicts token t
+// + 2, so it cannot predict token 1.
 void forget_second_tokens(std::vector<TokenRow>& rows) {
   for (TokenRow& row : rows)
     if (row.loss_mask.size() > 1) row.loss_mask[1] = 0;
 }
 
-// Opens the teacher, and leaves out the rows that it does not answer. Returns how many there were, or null if the
-// target itself is the teacher.
+// Opens the teacher and drops the rows for which it has no answer. Returns the numbers of dropped rows as JSON; null if
+// the target itself is the teacher.
 Json open_teacher(Setup& s, PreparedRows& held_out, Stages& stages) {
   if (!s.target_config) return nullptr;
   if (s.from.kind == TeacherSpec::Kind::kTarget) {
@@ -59,8 +59,8 @@ Json open_teacher(Setup& s, PreparedRows& held_out, Stages& stages) {
           {"holdout", drop_unanswered(*s.teacher, "held-out", held_out)}};
 }
 
-// Returns the configuration of the draft that will be trained. A pruned draft has the requested number of layers; which
-// layers they are does not matter here.
+// Returns the configuration of the draft that will be trained. For prune:N only the number of layers is changed,
+// because the configuration is the same whichever layers are kept.
 model::DecoderConfig draft_to_train(const Setup& s, model::DecoderConfig draft) {
   if (s.spec.kind != "prune") return draft;
   draft.num_layers = s.spec.layers;
@@ -68,9 +68,9 @@ model::DecoderConfig draft_to_train(const Setup& s, model::DecoderConfig draft) 
   return draft;
 }
 
-// Returns an estimate of what autograd keeps of a batch: about twelve rows as wide as the model and five as wide as its
-// MLP for each token and layer. With `recompute` it keeps one row as wide as the model for each layer, and all of this
-// for one layer at a time.
+// Estimates the bytes of the activations that autograd keeps for a batch. Per token and layer, autograd keeps about 12
+// vectors of hidden_size and 5 of intermediate_size. With `recompute`, it keeps one vector of hidden_size per layer,
+// and the full set for one layer at a time.
 int64_t activation_bytes(const model::DecoderConfig& draft, int64_t tokens, int64_t element, bool recompute) {
   const int64_t layer = 12 * draft.hidden_size + 5 * draft.intermediate_size, layers = draft.num_layers;
   return tokens * element * (recompute ? layers * draft.hidden_size + layer : layers * layer);
@@ -113,7 +113,8 @@ Setup begin_setup(const DistillOptions& options) {
   if (s.head && s.from.kind != TeacherSpec::Kind::kTarget)
     throw Error(ErrorKind::kUsage, "--teacher " + options.teacher + ": " + name_of(s.head->kind) +
                                        " is trained from the target itself: leave --teacher out");
-  if (s.head && s.spec.kind == "model") {  // an existing head has the limits of a new one
+  // An existing head is validated with the limits of a new head.
+  if (s.head && s.spec.kind == "model") {
     DistillOptions as_new = options;
     const auto* const made = std::ranges::find(kNewHeads, s.head->kind, &NewHead::kind);
     if (made != std::end(kNewHeads)) as_new.draft = made->draft;
@@ -121,8 +122,8 @@ Setup begin_setup(const DistillOptions& options) {
   }
   const fs::path directory = options.target;
   s.inputs["target"] = {{"path", options.target}, {"id", ""}, {"tokenizer", tokenizer_digest(directory)}};
-  // With ce alone the draft learns from the text, and the target is only needed to measure acceptance. Then the target
-  // is not loaded if it has no weights, or if the draft starts as the target itself.
+  // With the loss "ce" the draft learns from the text alone, and the target is needed only to measure acceptance. The
+  // target is not loaded if it has no weights, or if the initial draft is the target itself.
   const bool itself =
       s.spec.kind == "model" && fs::weakly_canonical(s.spec.argument) == fs::weakly_canonical(directory);
   const bool here = s.from.kind == TeacherSpec::Kind::kTarget;
@@ -148,7 +149,8 @@ void take_over_options(Setup& s) {
 
 namespace {
 
-// All ranks call it.
+// Throws Error(kUsage) unless all ranks have the same --teacher-parallel N and N divides the number of ranks. Every
+// rank must call check_teams().
 void check_teams(const Setup& s) {
   const std::string own = std::to_string(s.options.teacher_ranks), flag = "--teacher-parallel " + own + ": ";
   const int count = s.ranks->count();
@@ -163,7 +165,7 @@ void check_teams(const Setup& s) {
     throw Error(ErrorKind::kUsage, flag + "this run does not read the target's layers: leave it out");
 }
 
-// Returns the bytes of what this rank has loaded of the target.
+// Returns the bytes of the target's weights that this rank has loaded.
 int64_t target_bytes(const Setup& s) {
   if (!s.target) return 0;
   const at::ScalarType dtype = s.target->weights.norm.scalar_type();
@@ -191,7 +193,7 @@ void load_divided(Setup& s, at::ScalarType dtype) {
                            " MiB, its share and the whole head");
 }
 
-// Chooses the dtype of computing, which is that of rank 0 on all ranks, and that of the draft that will be written.
+// Chooses the compute dtype (rank 0's choice, for all ranks) and the dtype in which the draft is saved.
 void choose_dtype(Setup& s) {
   const bool from_target = s.target_config && (s.spec.kind == "prune" || new_head(s.spec));
   const model::DecoderConfig draft = from_target ? *s.target_config : draft_config(s);
@@ -233,7 +235,7 @@ void load_target(Setup& s) {
 
 namespace {
 
-// Returns the configuration of the target whose weights the draft needs; null if it has none.
+// Returns the target's configuration if the target has weights, else null.
 const model::DecoderConfig* whole_target(const Setup& s) {
   if (s.target) return &s.target->config;
   return s.target_config && has_weights(s.options.target) ? &*s.target_config : nullptr;
@@ -354,9 +356,13 @@ int64_t parameters_of(const Setup& s, const model::DecoderConfig& config) {
 
 }  // namespace
 
-// For the draft, memory holds the weights in its dtype, and gradients, Adam's two moments and, for 16-bit weights,
-// their masters in fp32; of moments and masters only a share if the ranks share them. It also holds the activations of
-// a batch, both models' logits of a chunk (head_loss.h), and the target's cached logits.
+// Plans the memory of training:
+//   * the draft's weights in their dtype;
+//   * in fp32 their gradients, Adam's two moments and, for 16-bit weights, master copies (if the ranks divide the
+//     optimizer state, only this rank's share of moments and master copies);
+//   * the activations of a batch;
+//   * the logits of both models for a chunk of rows (head_loss.h);
+//   * the cached logits of the target.
 model::MemoryPlan memory_plan(const Setup& s, const model::DecoderConfig& config, bool shares_optimizer) {
   const model::DecoderConfig draft = draft_to_train(s, config);
   const at::ScalarType dtype = model::resolve_dtype(s.options.device.dtype, draft);
@@ -369,7 +375,7 @@ model::MemoryPlan memory_plan(const Setup& s, const model::DecoderConfig& config
                                                .tokens_per_sequence = 0,
                                                .device = s.device});
   const int64_t parameters = parameters_of(s, config), ranks = shares_optimizer ? s.ranks->count() : 1;
-  // The target is loaded already, so what it takes was available before.
+  // The target is already loaded, so its bytes are added back to the available memory.
   plan.target_bytes = target_bytes(s);
   plan.available_bytes += plan.target_bytes;
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));

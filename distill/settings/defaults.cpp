@@ -16,7 +16,8 @@ double tokens_in_run(const RunLimits& limits, const StepCost& cost, int64_t batc
   if (limits.tokens > 0) tokens = std::min(tokens, limits.tokens);
   if (limits.seconds > 0) {
     const double known = cost.fixed / batch + cost.per_token, unknown = known + cost.first_answer;
-    const double first_epoch = limits.training_tokens * unknown;  // seconds
+    // Seconds of the first epoch, in which nothing is cached.
+    const double first_epoch = limits.training_tokens * unknown;
     const double in_time = limits.seconds <= first_epoch
                                ? limits.seconds / unknown
                                : limits.training_tokens + (limits.seconds - first_epoch) / known;

@@ -1,5 +1,5 @@
 // Default values of `specdec distill`: tokens per step, learning rate, and the share of the run that measuring may
-// take. They were measured with tests/bench/distill_defaults.py.
+// take. They were found with tests/bench/distill_defaults.py.
 #pragma once
 
 #include <cstdint>
@@ -7,19 +7,20 @@
 
 namespace specdec::distill {
 
-// Returns the peak learning rate for --lr 0. It was measured on 64- and 128-wide models; above 64 it is inversely
-// proportional to the width (Yang et al. 2022, muP: Adam's rate for hidden matrices scales with 1 / width). A draft
-// that was trained before (--draft model:) gets a third of this rate, because the full rate would first undo what the
-// draft has learnt.
+// Returns the peak learning rate for --lr 0. The rate was measured on models of width 64 and 128; above width 64 it is
+// inversely proportional to the width (Yang et al. 2022, muP: Adam's rate for hidden matrices scales with 1 / width). A
+// draft that was trained before (--draft model:) gets a third of this rate, because the full rate would first undo what
+// the draft has learnt.
 double default_learning_rate(int64_t hidden_size, bool trained_before);
 
-// A verdict needs at least this many held-out conversations in the half that judges, and as many in the other.
+// The least number of held-out conversations in each half (selection and verdict) with which a run reaches a verdict.
 inline constexpr int64_t kMinVerdictConversations = 8;
-// Held-out conversations that a verdict needs: half of them choose the checkpoint, and the odd one judges.
+// The least number of held-out conversations with which a run reaches a verdict. They alternate between the halves, and
+// an odd one goes to the verdict half.
 inline constexpr int64_t kMinHeldOutConversations = 2 * kMinVerdictConversations - 1;
 
-// Model of a training step's time: fixed + per_token · tokens of the batch. Where the target's logits are cached,
-// first_answer is the extra time per token for computing them once; otherwise that time is part of per_token.
+// Model of a training step's time: fixed + per_token · tokens of the batch. If the target's logits are cached, their
+// first computation takes first_answer per token; without a cache, per_token includes it.
 struct StepCost {
   double fixed = 0, per_token = 0, first_answer = 0;  // seconds
 };
@@ -28,52 +29,52 @@ struct RunLimits {
   double seconds = 0;          // 0 = no limit
   double tokens = 0;           // epochs times the tokens of the training set; 0 = no limit
   int64_t steps = 0;           // 0 = no limit
-  int64_t step_tokens = 0;     // as given by the options; 0 = not chosen yet
+  int64_t step_tokens = 0;     // tokens per step as given by the options; 0 = not chosen yet
   double training_tokens = 0;  // tokens of the training set
-  double tuning_seconds = 0;   // that measuring a step may take; 0 = kTuningShare of `seconds`
+  double tuning_seconds = 0;   // time limit for measuring a step; 0 = kTuningShare of `seconds`
 };
 
 // Returns the number of tokens that a run trains on with batches of `batch_tokens`.
 double tokens_in_run(const RunLimits& limits, const StepCost& cost, int64_t batch_tokens);
 
-// Returns the tokens per step: the largest power of two from kLeastStepTokens to kMostStepTokens with which the run
-// still has kWantedSteps steps. Larger batches cost less per token, but a draft trained with fewer steps stays worse,
-// however many tokens it saw. From 1,000 to 3,000 steps the result hardly changes. If only the number of steps is
-// limited, returns kStepTokensOfGivenSteps.
-// Fewer than kTeachingSteps teach so little that a gain which is not found says nothing of the draft.
+// If a run of fewer steps shows no gain, the draft may still be able to learn.
 inline constexpr int64_t kTeachingSteps = 100;
 inline constexpr int64_t kWantedSteps = 1000, kLeastStepTokens = 256, kMostStepTokens = 8192,
                          kStepTokensOfGivenSteps = 4096;
+// Returns the tokens per step: the largest power of two from kLeastStepTokens to kMostStepTokens with which the run
+// still has kWantedSteps steps. Larger batches cost less per token, but a draft trained with fewer steps stays worse,
+// even with the same number of tokens. Between 1,000 and 3,000 steps the result hardly changes. If only the number of
+// steps is limited, returns kStepTokensOfGivenSteps.
 int64_t default_step_tokens(const RunLimits& limits, const StepCost& cost);
 
-// A training step as `accumulate` batches of `batch_tokens` tokens. batch_shape makes the batches small enough that
-// their logits are at most 64 M values, but not smaller than kLeastStepTokens.
+// A training step accumulates gradients over `accumulate` batches of `batch_tokens` tokens. batch_shape() limits a
+// batch to 64 M values of logits, but a batch has at least kLeastStepTokens tokens.
 struct BatchShape {
   int64_t batch_tokens = 0, accumulate = 1;
 };
 BatchShape batch_shape(int64_t step_tokens, int64_t vocab);
 
-// Shares of the run that may be spent on choosing layers, on measuring the machine or a step, on answering held-out
-// prompts, on the first evaluation, and on each evaluation of the selection half.
+// Shares of the run's time for choosing layers, for measuring the machine or a step, for answering held-out prompts,
+// for the first evaluation, and for each evaluation of the selection half.
 inline constexpr double kLayerChoiceShare = 0.03, kTuningShare = 0.01, kContextsShare = 0.03,
                         kFirstEvaluationShare = 0.03, kSelectionShare = 0.01;
-// Estimated time of decoding a token in a batch of sequences, as a multiple of reading one in a long pass: a step of a
-// few rows reads all weights.
+// Estimated time per token of batched decoding divided by that of prefill. Decoding is slower because each step reads
+// all weights for only a few rows.
 inline constexpr double kDecodeOverPrefill = 4;
-// Floating-point operations that a measurement may take however short the run is; they take about a second.
+// Floating-point operations that a measurement may always take, even in a short run (about one second of a CPU).
 inline constexpr double kFreeFlop = 5e10;
 
-// Returns the floating-point operations that the run can do. `target_flop` and `draft_flop` are the operations per
-// token of a forward pass, head included. Training on a token takes target_flop + 3 · draft_flop.
+// Returns the number of floating-point operations that the run can do within its limits. `target_flop` and `draft_flop`
+// are the operations per token of a forward pass, head included. Training on a token takes target_flop + 3 ·
+// draft_flop.
 double flop_of_run(const RunLimits& limits, double flop_per_second, double target_flop, double draft_flop);
 
-// Returns the number of evaluations on the held-out rows over a run: ten, or fewer if ten would take more than a tenth
-// of the run, but at least two.
+// Returns the number of evaluations on the held-out rows during a run: ten, or fewer if ten would take more than a
+// tenth of the run, but at least two.
 inline constexpr int64_t kMostEvaluations = 10;
 int64_t evaluations_for(double run_flop, double evaluation_flop);
 
-// Returns how many rows can be computed with `flop` operations (or `free` if that is more) at `row_flop` operations per
-// row, but at least `least`.
+// Returns max(flop, free) / row_flop, the number of rows that can be computed, but at least `least`.
 int64_t rows_for(double flop, double row_flop, int64_t least, double free = kFreeFlop);
 
 }  // namespace specdec::distill

@@ -8,7 +8,7 @@
 namespace specdec::distill {
 
 double learning_rate(const ScheduleOptions& o, int64_t step, double elapsed_seconds) {
-  double progress = 0, warm = 1;  // progress of the decay; factor of the warm-up
+  double progress = 0, warm = 1;  // progress of the cosine decay in [0, 1]; warm-up factor in (0, 1]
   const double at = static_cast<double>(step), total = static_cast<double>(o.total_steps), limit = o.time_limit_seconds;
   if (o.total_steps > 0) {
     const double warmup = std::max(1.0, std::ceil(o.warmup_ratio * total));
@@ -19,8 +19,8 @@ double learning_rate(const ScheduleOptions& o, int64_t step, double elapsed_seco
     const double warmup = o.warmup_ratio * limit;
     progress = std::max(progress, limit > warmup ? (elapsed_seconds - warmup) / (limit - warmup) : 1);
     if (o.total_steps == 0) {
-      // At the first update no time has elapsed, so its rate would be 0. The warm-up factor is therefore at least a
-      // tenth of one step's share of the warm-up.
+      // At the first update no time has elapsed, so by elapsed time alone the learning rate would be 0. Therefore the
+      // warm-up factor is at least 0.1 of one step's share of the warm-up.
       const int64_t steps =
           o.expected_steps > 0 ? std::clamp<int64_t>(o.expected_steps / 10, 1, kMinWarmupSteps) : kMinWarmupSteps;
       const auto least = static_cast<double>(steps);

@@ -1,5 +1,5 @@
-// Learning rate schedule: linear warm-up, then a cosine down to a fraction of the peak. Progress follows the steps or
-// the elapsed time of the run, whichever is nearer to its limit.
+// Learning rate schedule: linear warm-up, then a cosine down to a fraction of the peak. Progress through the schedule
+// is the larger of steps / total_steps and elapsed time / time limit.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@ struct ScheduleOptions {
   double warmup_ratio = 0.03;     // length of the warm-up as a fraction of the run
   int64_t total_steps = 0;        // 0 = only the time limit counts
   double time_limit_seconds = 0;  // 0 = no limit
-  int64_t expected_steps = 0;     // that the time limit is worth; 0 = not known
+  int64_t expected_steps = 0;     // estimated number of steps within the time limit; 0 = not known
 };
 
-// Warm-up by time takes at least this many steps, because the first Adam updates are the largest, or a tenth of the
-// expected ones if that is less: a run of few steps would otherwise never reach its learning rate.
+// Under a time limit, warm-up takes at least this many steps, because the first Adam updates are the largest. In a
+// short run it takes at least a tenth of the expected steps instead, so that the learning rate still reaches its peak.
 inline constexpr int64_t kMinWarmupSteps = 10;
 
 // Returns the rate of update number `step` (from 0). `elapsed_seconds` is used only with a time limit.

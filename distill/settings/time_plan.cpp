@@ -11,10 +11,10 @@ namespace specdec::distill {
 namespace {
 
 constexpr double kLongShare = 0.1, kShortShare = 1.0 / 3, kShortSeconds = 20;
-// The shares of the time for preparing that have ended when a stage ends.
+// One entry for each Stage: the share of the preparation time that may be used up when this stage ends.
 constexpr double kStageEnds[] = {0.2, 0.6, 0.85, 1};
-constexpr double kLeastStageShare = 0.05;     // what a stage has if the earlier ones left nothing
-constexpr double kLeastPreparingShare = 0.3;  // what the stages have if loading left nothing
+constexpr double kLeastStageShare = 0.05;     // least share of one stage, even if earlier stages used all time
+constexpr double kLeastPreparingShare = 0.3;  // least share of all stages together, even if loading used all time
 
 }  // namespace
 

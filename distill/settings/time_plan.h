@@ -1,5 +1,5 @@
 // Divides --time-limit among preparing, training and judging. Preparing may take a tenth of the limit, and so may
-// judging. If the limit is short, each may take more: a third of it or 20 s, whichever is less.
+// judging. Under a short limit each may take more: a third of the limit or 20 s, whichever is less.
 #pragma once
 
 #include <string>
@@ -8,16 +8,18 @@
 
 namespace specdec::distill {
 
-// The part of a limit that training has where preparing and judging take what they usually do.
+// The usual share of a time limit that is left for training after preparing and judging.
 inline constexpr double kUsualTrainingShare = 0.85;
 
 class TimePlan {
  public:
-  // What is done before the first step once target and data are loaded, in this order.
+  // The stages between loading target and data and the first training step, in order: choosing layers, answering
+  // held-out prompts, evaluating the initial draft, measuring a step.
   enum class Stage { kLayers, kAnswers, kStart, kStep };
 
-  // The limit counts from now on; 0 = there is none, and every stage may take for ever. A run on a share of the data
-  // (DistillOptions::sample) measures on as many held-out rows as the whole run, whose limit is limit / sample.
+  // Starts the clock. limit_seconds = 0 means that nothing is limited. `sample` is DistillOptions::sample, the share of
+  // the data that the run trains on. Time for held-out rows is computed from limit / sample, so that a run on a sample
+  // is measured on as many rows as a run on all data.
   TimePlan(double limit_seconds, double sample, const Clock& clock);
 
   const Clock& clock() const { return *clock_; }
@@ -25,13 +27,13 @@ class TimePlan {
   bool is_limited() const { return limit_ > 0; }
   double elapsed() const;
 
-  void set_loaded();  // the stages divide the time for preparing that is left now
-  // Returns how long this stage may take if it begins now. Time that earlier stages did not use is added. If they have
-  // used all of it, the stage still gets a small share.
+  void set_loaded();  // call once target and data are loaded: the stages share the preparation time that is left now
+  // Returns the seconds that this stage may take if it begins now. Time that earlier stages left unused is included. If
+  // earlier stages used all of the preparation time, the stage still gets a small share.
   double seconds_for(Stage stage) const;
-  double judging_seconds() const;  // the most that judging may take
-  // Returns how long training may take if it begins now and `judging` seconds follow: at least a third of the limit. On
-  // a share of the data it is always kUsualTrainingShare of the limit; without a limit it is 0.
+  double judging_seconds() const;  // the longest time that judging may take
+  // Returns the seconds that training may take if it begins now and judging takes `judging` seconds after it: at least
+  // a third of the limit. If sample < 1, returns kUsualTrainingShare of the limit; without a limit, 0.
   double training_seconds(double judging) const;
 
  private:
@@ -42,7 +44,7 @@ class TimePlan {
   double begin_, loaded_ = 0;
 };
 
-// Returns the smallest usual duration of at least this many seconds: 90 s, 15 minutes, 5 hours.
+// Rounds `seconds` up to a multiple of 10 s (up to 90 s), a minute (up to 10 min), 5 min (up to 90 min) or an hour.
 double usual_duration(double seconds);
 // Returns the duration as --time-limit takes it: "90s", "15m", "5h".
 std::string duration_text(double seconds);

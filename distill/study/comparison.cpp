@@ -29,18 +29,20 @@ struct ComparedDraft {
   StudyPart run;
   int64_t parameters = 0;
   DraftSpeed measured;
-  SpeedPrediction best;  // k = 0: no costs could be measured
+  SpeedPrediction best;  // best.k = 0: no costs could be measured
   Estimate speedup;      // with the best K
-  bool ties = false;     // its interval overlaps with that of the first in the ranking
+  bool ties = false;     // its speed-up interval overlaps that of the draft ranked first
 };
 
-// What drafts cost in another engine, in units of its plain step at batch 1.
+// Costs of drafts measured in another engine. The unit is the time of that engine's decoding step without a draft at
+// batch size 1.
 struct EngineCosts {
   std::string engine;
-  std::map<std::string, DraftSpeed> drafts;  // by kind; only costs
+  std::map<std::string, DraftSpeed> drafts;  // by kind of draft; only the cost fields are set
 };
 
-// Reads a file of schema specdec.costs/1, which must have every compared kind. Throws Error(kData), naming the field.
+// Reads a file of schema specdec.costs/1, which must have an entry for every compared kind. Throws Error(kData), which
+// names the faulty field.
 EngineCosts read_costs(const DistillOptions& o) {
   constexpr ErrorKind kCosts = ErrorKind::kData;
   constexpr JsonNumbers kRange{.low = 0, .high = 1000};
@@ -65,7 +67,7 @@ EngineCosts read_costs(const DistillOptions& o) {
   return out;
 }
 
-// The options of one kind's run: the limits are divided evenly.
+// Returns the options of the run of kind `index`. Every kind gets an equal share of the limits.
 DistillOptions options_of_kind(const DistillOptions& whole, size_t index) {
   DistillOptions o = whole;
   const auto kinds = static_cast<int64_t>(whole.compared.size());
@@ -80,7 +82,8 @@ DistillOptions options_of_kind(const DistillOptions& whole, size_t index) {
   return o;
 }
 
-// The drafts that are still to be trained take as long as this one.
+// Wraps `progress` for the run of kind `index`. Estimates the total as if each kind not yet trained takes as long as
+// this one.
 ProgressFn progress_of_kind(const DistillOptions& whole, size_t index, const ProgressFn& progress) {
   if (!progress) return {};
   const auto left = static_cast<double>(whole.compared.size() - index);
@@ -102,7 +105,8 @@ int64_t parameters_of(const fs::path& draft) {
   return parameters;
 }
 
-// Returns the predicted speed-up with a bootstrap over conversations. The costs are taken as they were measured.
+// Returns the predicted speed-up when k tokens are drafted per step. Its interval comes from a bootstrap that resamples
+// conversations; the costs are taken as exact.
 Estimate speedup_with(const DraftSpeed& draft, int k) {
   const double v = draft.verify_cost.at(k);
   const size_t conversations = draft.conversations.size();
@@ -116,7 +120,7 @@ Estimate speedup_with(const DraftSpeed& draft, int k) {
       std::max(1e-6, 2 * expanded_tail(conversations, kQuantile975)));
 }
 
-// Sorts by speed-up, the highest first, and marks what cannot be told from the first.
+// Sorts by speed-up, the highest first, and sets `ties` where the interval overlaps that of the first draft.
 void rank(std::vector<ComparedDraft>& drafts) {
   std::stable_sort(drafts.begin(), drafts.end(),
                    [](const ComparedDraft& a, const ComparedDraft& b) { return a.speedup.value > b.speedup.value; });

@@ -22,10 +22,10 @@ namespace specdec::distill {
 
 namespace {
 
-// What is known before any sample is trained on.
+// The inputs of a forecast, known before any sample is trained on.
 struct ForecastPlan {
-  DistillOptions options;  // of the whole run
-  int64_t rows = 0;        // of the training set, as the data directory counts them
+  DistillOptions options;  // options of the run to forecast, on all data
+  int64_t rows = 0;        // rows of the training set, as counted in the data directory's index
   std::vector<int64_t> sizes;
   Json inputs;
 };
@@ -54,7 +54,8 @@ ForecastPlan make_plan(const DistillOptions& given) {
   return plan;
 }
 
-// Returns the options of the run on one sample: its share of the rows, and of the limits.
+// Returns the options of the run on a sample of `size` rows. The sample's share of the data is also its share of the
+// limits of the whole run.
 DistillOptions options_of_sample(const ForecastPlan& plan, int64_t size) {
   DistillOptions o = plan.options;
   o.forecast = {};
@@ -67,7 +68,8 @@ DistillOptions options_of_sample(const ForecastPlan& plan, int64_t size) {
   return o;
 }
 
-// Shows how many rows are still to be trained on, so that the time that is left follows from the rows done so far.
+// Wraps `progress` so that it counts training rows, over this sample and all later ones. The rows done then give the
+// remaining time of the forecast.
 ProgressFn progress_of_sample(const ForecastPlan& plan, size_t index, const ProgressFn& progress) {
   if (!progress) return {};
   const auto size = static_cast<double>(plan.sizes[index]);
@@ -82,7 +84,7 @@ ProgressFn progress_of_sample(const ForecastPlan& plan, size_t index, const Prog
   };
 }
 
-// Adds up the scores of the requests that judged every sample.
+// Returns the sums of the scores of each conversation, over the requests that were measured for every sample.
 CurveInput curve_input(const std::vector<StudyPart>& samples, std::vector<std::string>& ids) {
   const std::set<std::string> judged = common_requests(samples);
   CurveInput input;
@@ -111,7 +113,7 @@ CurveInput curve_input(const std::vector<StudyPart>& samples, std::vector<std::s
 }
 
 struct RunSize {
-  double rows = 0, tokens = 0, seconds = 0;  // of the whole run
+  double rows = 0, tokens = 0, seconds = 0;  // predicted for the run on all data
 };
 
 // Predicts tokens and time of the whole run from those of the largest sample.
@@ -120,7 +122,8 @@ RunSize size_of_run(const ForecastPlan& plan, const CurveInput& curve, const Stu
   const Json& data = largest.result.at("data");
   const Json& training = largest.result.at("training");
   const double seconds = training.at("seconds"), tokens = training.at("tokens");
-  const double rate = seconds > 0 ? tokens / seconds : 0;  // measuring and saving included
+  // Tokens per second of the largest sample's run, including its time for evaluations and saving.
+  const double rate = seconds > 0 ? tokens / seconds : 0;
   const double share = curve.samples.back().rows / curve.whole;
   RunSize size{curve.whole, std::numeric_limits<double>::infinity(), 0};
   if (o.max_steps > 0)
@@ -135,13 +138,14 @@ RunSize size_of_run(const ForecastPlan& plan, const CurveInput& curve, const Stu
 
 struct RunSpeed {
   DraftSpeed measured;
-  SpeedPrediction sample;              // of the largest sample's draft
-  std::optional<SpeedPrediction> run;  // of the whole run, if its acceptance is known
-  Interval ci = {};                    // of its speed-up
+  SpeedPrediction sample;              // predicted for the largest sample's draft
+  std::optional<SpeedPrediction> run;  // for the draft of the whole run; empty if its acceptance is not known
+  Interval ci = {};                    // interval of the speed-up of `run`
 };
 
-// The speed-up of the whole run: in comparison with the largest sample's draft, the log-odds of acceptance change by
-// the same at every position. The ends of the interval are those of the acceptance.
+// Predicts the speed-up of the whole run. Takes the largest sample's draft and shifts its acceptance at every position
+// by the forecast change in log-odds. The ends of the interval are the speed-ups at the ends of the acceptance
+// interval.
 RunSpeed predict_run(const DraftSpeed& measured, const CurveForecast& curve) {
   RunSpeed speed{measured, predict_speed(measured), {}};
   if (!curve.curve || speed.sample.k == 0) return speed;

@@ -12,16 +12,16 @@ namespace specdec::distill {
 
 namespace {
 
-constexpr double kNormal95 = 1.959963984540054;  // quantile of 0.975
-constexpr int kResamples = 1000;                 // each has a fit of its own
+constexpr double kNormal95 = 1.959963984540054;  // 0.975 quantile of the standard normal distribution
+constexpr int kResamples = 1000;                 // bootstrap resamples, with a curve fitted to each
 
 struct LinearFit {
   double limit = 0, drop = 0;  // a(n) = limit − drop · (n / largest n)^(−exponent)
-  double error = 0;            // weighted sum of squares
+  double error = 0;            // weighted sum of squared residuals
 };
 
-// Fits limit and drop for given exponents, without allocating: a bootstrap does it tens of thousands of times. Only one
-// of the two bounds can be active for the best limit and drop.
+// Fits limit and drop for a given exponent. A bootstrap calls fit() tens of thousands of times, so fit() does not
+// allocate memory. The bounds are limit <= 1 and drop >= 0.
 class LinearFitter {
  public:
   explicit LinearFitter(std::span<const CurvePoint> points) : points_(points), x_(points.size()) {
@@ -70,7 +70,8 @@ LinearFit LinearFitter::fit(double exponent) {
   return fit;
 }
 
-// Returns the exponent with the smallest error: the best of a logarithmic grid, refined by golden sections.
+// Returns the exponent whose fit has the smallest error: the best of a logarithmic grid, refined by golden-section
+// search.
 double best_exponent(LinearFitter& fitter) {
   constexpr int kGrid = 24;
   constexpr double kGolden = 0.6180339887498949;
@@ -103,7 +104,7 @@ double ratio_of(std::span<const double> sums, std::span<const double> counts, st
   return count > 0 ? sum / count : 0;
 }
 
-// Returns one over the variance of the mean of a sample's conversations; without any variance, the weight is 1e12.
+// Returns 1 / variance of a sample's mean acceptance over its conversations, at most 1e12.
 double weight_of(const SampleScores& sample, std::span<const double> requests) {
   std::vector<double> means;
   for (size_t i = 0; i < requests.size(); ++i) means.push_back(sample.acceptance[i] / requests[i]);

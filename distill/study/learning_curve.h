@@ -1,5 +1,6 @@
-// The learning curve of a draft: its acceptance after training on n rows, a(n) = limit − scale · n^(−exponent). It is
-// fitted to drafts that were trained on nested samples, and forecasts the draft of the whole data (`--forecast`).
+// The learning curve of a draft: its acceptance after training on n rows, a(n) = limit − scale · n^(−exponent).
+// `--forecast` fits the curve to drafts trained on nested samples, and reads the acceptance with all data from the
+// curve.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +13,12 @@
 
 namespace specdec::distill {
 
-// The limits of the exponent. A slower curve cannot be told from a straight line in log n, a faster one has ended.
+// Bounds of the exponent. Below kLeastExponent the curve is nearly a straight line in log n; above kMostExponent it is
+// flat.
 inline constexpr double kLeastExponent = 0.05, kMostExponent = 2;
-inline constexpr size_t kLeastSamples = 3;       // as many as the curve has parameters
-inline constexpr double kFarExtrapolation = 16;  // times the largest sample
+inline constexpr size_t kLeastSamples = 3;  // a curve has three parameters
+// The result marks a forecast as "far" if the whole data has more than this multiple of the largest sample's rows.
+inline constexpr double kFarExtrapolation = 16;
 
 struct LearningCurve {
   double limit = 0, scale = 0, exponent = 1;
@@ -24,43 +27,45 @@ struct LearningCurve {
 
 struct CurvePoint {
   double rows = 0, acceptance = 0;
-  double weight = 1;  // one over the variance of the acceptance
+  double weight = 1;  // 1 / variance of the acceptance
 };
-// Fits the curve by weighted least squares with 0 <= limit <= 1, scale >= 0 and the exponent within its limits.
-// `points` have ascending rows. Throws Error(kInternal) with fewer than kLeastSamples.
+// Fits the curve by weighted least squares with 0 <= limit <= 1, scale >= 0 and kLeastExponent <= exponent <=
+// kMostExponent. `points` have ascending rows. Throws Error(kInternal) with fewer than kLeastSamples points.
 LearningCurve fit_curve(std::span<const CurvePoint> points);
 
-// What a draft reached that was trained on a sample of `rows` rows.
+// The scores of a draft that was trained on a sample of `rows` rows.
 struct SampleScores {
   double rows = 0;
-  std::vector<double> acceptance;  // of each held-out conversation, summed over its requests
+  std::vector<double> acceptance;  // for each held-out conversation, summed over its requests
 };
-// The same conversations judge all samples.
+// Scores of all samples on the same held-out conversations.
 struct CurveInput {
   std::vector<SampleScores> samples;  // ascending rows
-  std::vector<double> before;         // of the draft before training, summed like the others
+  std::vector<double> before;         // acceptance of the initial draft, summed over each conversation's requests
   std::vector<double> requests;       // number of requests of each conversation
   double whole = 0;                   // rows of the whole training set
 };
 
 struct CurveForecast {
   std::vector<Estimate> measured;      // acceptance of each sample's draft, the mean over requests
-  std::optional<LearningCurve> curve;  // empty if the samples do not allow a fit
-  std::string reason;                  // one sentence, empty if there is a curve
-  // Acceptance with the whole data, and its gain over the draft before training, with 95 % intervals. Without a curve
-  // the values are NaN, and the intervals reach from the lower end of the largest sample's to the highest possible.
+  std::optional<LearningCurve> curve;  // empty if no curve can be fitted
+  std::string reason;                  // why there is no curve, one sentence; "" if there is one
+  // Acceptance after training on the whole data, and its gain over the initial draft, with 95 % intervals. Without a
+  // curve the values are NaN, and each interval reaches from the lower end of the largest sample's interval to the
+  // highest possible value.
   Estimate acceptance, gain;
   double extrapolation = 1;  // rows of the whole data / rows of the largest sample
 };
-// The intervals are a bootstrap over conversations, each resample with a fit of its own, at the expanded level of
-// expanded_tail(). They do not know how much another seed of the training would change. There is no curve with fewer
-// than kLeastSamples samples or `least_conversations` conversations, or if the gain from the smallest to the largest
-// sample is not certainly above zero.
+// Forecasts acceptance and gain. The 95 % intervals come from a bootstrap over conversations, which fits a curve to
+// each resample and is widened for few conversations (expanded_tail()). They do not include the variation between
+// training seeds. The result has no curve if there are fewer than kLeastSamples samples or `least_conversations`
+// conversations, or if the acceptance of the largest sample's draft is not significantly above that of the smallest
+// sample's draft.
 CurveForecast forecast_acceptance(const CurveInput& input, size_t least_conversations);
 
-// Returns the sizes of the default samples, ascending by factors of four: up to 16,000 rows, but at most a quarter of
-// the data, so that a forecast costs a third of the run. Small data are cheap to train on: there the largest sample has
-// up to 256 rows. Sizes below one row are left out.
+// Returns the sizes of the default samples in rows, ascending by factors of four. The largest has up to 16,000 rows,
+// but at most a quarter of the data, so that a forecast costs about a third of the run. With little data, which is
+// cheap to train on, it may have up to 256 rows instead. Sizes below one row are left out.
 std::vector<int64_t> default_samples(int64_t rows);
 
 }  // namespace specdec::distill

@@ -26,7 +26,8 @@ std::string digest_of_names(const fs::path& directory) {
   return sha256_hex(text);
 }
 
-// Heads of other trainers may have no tokenizer, without which there is no fingerprint.
+// Returns the fingerprint of a model. A model without a tokenizer, such as a head from another trainer, has no
+// fingerprint: then returns a digest of config and weights.
 std::string digest_of_model(const fs::path& directory) {
   if (fs::exists(directory / "tokenizer.json")) return fingerprint_model(directory).id;
   return sha256_hex(sha256_file(directory / "config.json") + full_weights_digest(directory));
@@ -53,7 +54,7 @@ DistillResult run_study(const DistillOptions& options, const StudyKind& kind, co
     if (fs::exists(file)) {
       const Json done = read_json(file);
       require_schema(done, kind.schema, 1, file.string());
-      // Somebody may have removed the study's folder, and the result of other inputs is still there.
+      // The result file may come from other inputs: the user may have removed the study's folder but not this file.
       const Json then = {{"inputs", done.value("inputs", Json())}, {"options", done.value("options", Json())}};
       if (differing_keys(then, {{"inputs", inputs}, {"options", given}}).empty()) {
         verdict = verdict_named(json_string(done, "verdict", file.string(), ErrorKind::kData)).value_or(verdict);
@@ -72,7 +73,7 @@ DistillResult run_study(const DistillOptions& options, const StudyKind& kind, co
     directory.keep();
     return {json, exit_code(verdict)};
   } catch (...) {
-    std::error_code not_empty;  // the directory goes only if nothing was trained in it
+    std::error_code not_empty;  // not_empty is ignored: a RUN with other files stays
     if (!existed) fs::remove(out, not_empty);
     throw;
   }

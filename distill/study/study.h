@@ -1,6 +1,6 @@
-// A study answers a question about runs by means of several small runs: what a run will bring (forecast.h), or which
-// kind of draft is best (comparison.h). It has a folder in RUN, a run of its own for each part, and one result file. It
-// is resumed in the same way as a run.
+// A study is a group of small runs that answers one question: what acceptance a run will reach (forecast.h), or which
+// kind of draft is best (comparison.h). A study has a folder in RUN with one run per part, and one result file.
+// --resume continues a study as it continues a run.
 #pragma once
 
 #include <filesystem>
@@ -20,8 +20,7 @@
 
 namespace specdec::distill {
 
-// Measures the costs of a draft and how much of what it drafts is accepted, on the prompts of the held-out requests
-// that have these ids.
+// Measures the costs and the acceptance of a draft, on the prompts of the held-out requests with these ids.
 using MeasureSpeed = std::function<DraftSpeed(const std::filesystem::path& draft, const std::vector<std::string>& ids)>;
 
 struct StudyTools {
@@ -32,31 +31,33 @@ struct StudyTools {
 
 struct StudyKind {
   std::string name;    // "forecast": RUN/forecast/ holds the runs, RUN/forecast.json is the result
-  std::string schema;  // "distill_forecast"
+  std::string schema;  // name of the result's schema, such as "distill_forecast"
 };
-// Does `work`, which returns the result without its start and duration, and sets its verdict. The study's folder is
-// locked. A finished study of the same options and inputs is returned as it is. Throws Error(kUsage) if the study was
-// begun with others; a study that fails before the first checkpoint of its first run leaves nothing.
+// Locks the study's folder and calls `work`, which sets the verdict and returns the result without start and duration.
+// If the study is finished with the same options and inputs, returns its result without calling `work`. Throws
+// Error(kUsage) if the study was begun with other options or inputs. A study that fails before the first checkpoint of
+// its first run leaves no files.
 DistillResult run_study(const DistillOptions& options, const StudyKind& kind, const Json& given, const Json& inputs,
                         const std::function<Json(Verdict& verdict)>& work, const Clock& clock);
 
 // Returns paths and digests of everything that the runs read: target, data, drafts that are models or configurations,
-// files of the teacher, rejects. Throws Error(kUsage), naming `flag`, if acceptance cannot be measured
-// because the target has no weights.
+// the teacher's files, rejects. Throws Error(kUsage), naming `flag`, if the target has no weights, because acceptance
+// then cannot be measured.
 Json study_inputs(const DistillOptions& options, const std::string& flag);
 
-// A finished run of a study.
+// A finished run that is part of a study.
 struct StudyPart {
   std::filesystem::path directory;
   Json result, scores;  // result.json and scores.json
 };
-// Does the run unless it is finished. Throws Error(kData) if it measured no acceptance.
+// Does the run if it is not finished, and reads its result. Throws Error(kData) if the run measured no acceptance.
 StudyPart run_part(const DistillOptions& options, const ProgressFn& progress, const Clock& clock);
 
-// Returns the requests that judged every run: under a time limit their number may differ.
+// Returns the ids of the held-out requests that were measured in every run. Under a time limit the runs may measure
+// different numbers of requests.
 std::set<std::string> common_requests(std::span<const StudyPart> parts);
 
-// Returns an interval or a figure for JSON; values that are not finite become null.
+// Convert a number and an estimate with its interval to JSON; values that are not finite become null.
 Json number_or_null(double value);
 Json figure_json(const Estimate& estimate);
 

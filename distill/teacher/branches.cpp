@@ -15,10 +15,11 @@ namespace specdec::distill {
 
 namespace {
 
-// Separates these random numbers from the batcher's, which has the same seed.
+// Mixed into the seed, so that these random numbers are independent of those of the batcher, which has the same seed.
 constexpr uint64_t kBranchSeed = 0x6f6e2d706f6c6963;
 
-// The learnt positions t of a row (its token t + 1 is learnt) that can be anchors.
+// Returns the positions t of a row that can be anchors (starts of a branch): token t + 1 has loss_mask 1, and `length`
+// tokens fit after position t.
 std::vector<int64_t> possible_anchors(const TokenRow& row, int64_t length, int64_t max_position) {
   std::vector<int64_t> out;
   for (int64_t t = 0; t + 1 < static_cast<int64_t>(row.tokens.size()) && t + length <= max_position; ++t)
@@ -30,12 +31,12 @@ int64_t share_of_positions(size_t positions, double share) {
   return static_cast<int64_t>(std::ceil(share * static_cast<double>(positions)));
 }
 
-// The anchors of a batch and the random numbers of their branches.
+// The anchors (positions at which branches start) of a batch, and the random numbers of the branches.
 struct Anchors {
-  std::vector<std::vector<int64_t>> at;  // of each row, ascending
-  int64_t width = 0;                     // A
+  std::vector<std::vector<int64_t>> at;  // anchor positions of each row, ascending
+  int64_t width = 0;                     // A, the largest number of anchors of a row
   at::Tensor position;                   // [B, A] int64; rows with fewer anchors repeat the last one, or 0
-  at::Tensor counts;                     // [B, A] bool: false for repeated ones
+  at::Tensor counts;                     // [B, A] bool: false for repeated anchors
   std::vector<at::Tensor> uniform;       // [B, A] fp64 in [0, 1), per depth
 };
 Anchors choose_anchors(const OnPolicyOptions& options, const BranchSource& source, int64_t max_position) {
@@ -74,7 +75,8 @@ Anchors choose_anchors(const OnPolicyOptions& options, const BranchSource& sourc
   return out;
 }
 
-// Draws a token for each row of `hidden` [B, A, E] by the draft's distribution at temperatures [B]: [B, A] int64.
+// Samples a token for each row of `hidden` [B, A, E] from the draft's distribution at temperatures [B]. Returns [B, A]
+// int64.
 at::Tensor draw(const model::Decoder& draft, const at::Tensor& hidden, const at::Tensor& temperatures,
                 const at::Tensor& uniform) {
   at::NoGradGuard guard;
@@ -99,14 +101,15 @@ at::Tensor draw(const model::Decoder& draft, const at::Tensor& hidden, const at:
   return ids.view({hidden.size(0), hidden.size(1)});
 }
 
-// Returns whether each token of a branch ends the text.
+// Returns for each token whether it is an EOS token; bool, shaped like `tokens`.
 at::Tensor ends(const model::DecoderConfig& config, const at::Tensor& tokens) {
   at::Tensor out = at::zeros_like(tokens, at::kBool);
   for (const int32_t eos : config.eos_ids) out = out.logical_or(tokens.eq(eos));
   return out;
 }
 
-// What the tokens at depth j - 1 see, [B, A, S + (j - 1) · A]: the text up to their anchor, and their own branch.
+// Returns the attention mask of the branch tokens at depth j - 1, [B, A, S + (j - 1) · A] bool. A token sees the text
+// up to its anchor and the tokens of its own branch.
 at::Tensor seen(const at::Tensor& position, int64_t length, int64_t depth) {
   const int64_t width = position.size(1);
   const at::Tensor text = at::arange(length, position.options()).le(position.unsqueeze(2));
@@ -162,7 +165,7 @@ DraftedBranches draft_branches(const OnPolicyOptions& options, const BranchSourc
         pass.extend({.tokens = tokens, .positions = positions.back(), .embedded = out.embedded.back()}, allowed.back());
     const at::Tensor here = counts.flatten().nonzero().squeeze(1);
     out.hidden.push_back(hidden.flatten(0, 1).index_select(0, here));
-    // Row b · A + a of this depth is row b · N + (j − 2) · A + a of all depths together.
+    // `here` has rows b · A + a of this depth. branches.rows counts rows over all depths: b · N + (j − 2) · A + a.
     const int64_t all = (options.length - 1) * anchors.width;
     out.branches.rows.push_back(at::div(here, anchors.width, "floor") * all + (j - 2) * anchors.width +
                                 at::remainder(here, anchors.width));

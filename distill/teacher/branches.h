@@ -1,14 +1,14 @@
-// On-policy roll-outs. When a draft serves, its second token follows its own first token and not the text's, so a draft
-// that has only seen text meets contexts that it was never trained on. Here the draft continues the text at random
-// positions (anchors) with its own tokens, as it does when it drafts, and learns at these tokens, too; the target
-// scores all of them in one pass, as it does when it verifies.
+// On-policy roll-outs. In serving, the draft's second token follows the draft's own first token, not the text's. A
+// draft trained only on text therefore meets contexts in serving that it has never seen. Here the draft continues the
+// text with its own tokens, as in drafting, from random positions (anchors). These tokens enter the loss too, and the
+// target scores all of them in one pass, as in verification.
 //
-// A branch is what the draft writes after an anchor. Depth j is the j-th drafted position: depth 1 reads the text
-// alone, and depth j reads the text and the j - 1 tokens of the branch before it. The expected number of accepted
-// tokens is the sum over m of a_1 · … · a_m, with a_j the acceptance at depth j, and its derivative by a_j is
+// A branch is the sequence of tokens that the draft generates after an anchor. Depth j is the j-th drafted position:
+// its context is the text up to the anchor and the first j - 1 tokens of the branch. With a_j the acceptance at depth
+// j, the expected number of accepted tokens is the sum over m of a_1 · … · a_m. Its derivative by a_j is
 //   w_j = Σ_{m >= j} Π_{i <= m, i != j} a_i.
-// These are the weights of the depths in the loss, normalised to a sum of 1 (research: the same idea as D-PACE's, with
-// measured acceptances of an autoregressive draft).
+// The weight of depth j in the loss is w_j, normalised to a sum of 1. (D-PACE weights positions in the same way; here
+// the a_j are the measured acceptances of an autoregressive draft.)
 #pragma once
 
 #include <ATen/ATen.h>
@@ -25,7 +25,7 @@ namespace specdec::distill {
 
 struct OnPolicyOptions {
   int64_t length = 0;    // K, the drafted positions of a branch, depth 1 included; 0 or 1 = no branches
-  double share = 0.125;  // anchors per learnt position
+  double share = 0.125;  // anchors per position in the loss
   uint64_t seed = 0;
 
   bool applies() const { return length > 1; }
@@ -34,40 +34,43 @@ struct OnPolicyOptions {
 // Returns the weights of the depths 1 .. acceptance.size(), which add up to 1.
 std::vector<double> depth_weights(const std::vector<double>& acceptance);
 
-// Returns the number of anchors of a row. Possible anchors are the learnt positions that leave room for K tokens before
-// `max_position`; the share is of these, rounded up.
+// Returns the number of anchors of a row: options.share of the possible anchors, rounded up. A position is a possible
+// anchor if it is in the loss and K tokens (options.length) fit between it and `max_position`.
 int64_t anchor_count(const TokenRow& row, const OnPolicyOptions& options, int64_t max_position);
 
-// The branches of a batch. Flat index (j - 2) · A + a is the token at depth j - 1 after anchor a; it is read at depth
-// j. Rows with fewer than A anchors repeat one, and its tokens do not count.
+// The branches of a batch. A is the largest number of anchors of a row. Flat index (j - 2) · A + a is the token that
+// was drafted at depth j - 1 after anchor a and is the input at depth j. A row with fewer than A anchors repeats one of
+// its anchors, and the tokens of repeated anchors do not count.
 struct Branches {
   at::Tensor tokens, positions;  // [B, N] int64, N = (K - 1) · A
   at::Tensor allowed;            // [B, N, S + N] bool, as TrainPass::extend() takes it
-  // rows[j - 2]: the flat rows of [B · N] that count at depth j, int64. Tokens after EOS do not count.
+  // rows[j - 2]: int64 flat indices into [B · N] of the rows at depth j that are in the loss. Tokens after EOS are not.
   std::vector<at::Tensor> rows;
 };
 
-// What the draft wrote and read. hidden[j - 2] are its hidden states at branches.rows[j - 2]. The rows of the embedding
-// table that the branches read, embedded[i] [B, A, E], are leaves of autograd, and tokens[i] are their ids.
+// Branches with the tensors that their backward pass needs. hidden[j - 2] has the draft's hidden states at
+// branches.rows[j - 2]. embedded[i] [B, A, E] has the input embeddings of the branches, as leaves of autograd;
+// tokens[i] has the token ids of embedded[i].
 struct DraftedBranches {
   Branches branches;
   std::vector<at::Tensor> hidden, tokens, embedded;
 };
 
-// What the draft continues: the texts of a batch, whose row indices refer to `rows`. The random numbers depend on
-// `step`. temperatures [B] fp32 are the temperatures at which the draft draws tokens after each text.
+// The texts that the draft continues: the rows of `batch`, whose row_index refers to `rows`. `step` seeds the random
+// numbers. temperatures [B] fp32 has the temperature at which the draft samples tokens after each text.
 struct BranchSource {
   const std::vector<TokenRow>& rows;
   const Batch& batch;
   int64_t step = 0;
   at::Tensor temperatures;
 };
-// Lets the draft continue the texts of `pass`, which it has run over the batch, and learns nothing yet. The places and
-// the tokens depend on (seed, step, row) and on the draft's distributions, but not on the other rows.
+// Generates branches after the texts of `pass`, the draft's forward pass over the batch. Computes no gradients. Anchors
+// and tokens depend on (seed, step, row) and on the draft's distributions, but not on the other rows.
 DraftedBranches draft_branches(const OnPolicyOptions& options, const BranchSource& source, const model::Decoder& draft,
                                model::TrainPass& pass);
 
-// Returns a model's hidden states at batch.rows and then at the branches' rows, depth by depth: [R + Σ R_j, E].
+// Returns a model's hidden states at batch.rows, followed by those at the branches' rows, ordered by depth: [R + Σ R_j,
+// E].
 at::Tensor branched_hidden(const model::Decoder& decoder, const Batch& batch, const Branches& branches);
 
 }  // namespace specdec::distill

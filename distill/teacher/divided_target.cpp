@@ -20,7 +20,8 @@ at::Tensor on_host(const at::Tensor& tensor) { return tensor.cpu().contiguous();
 
 }  // namespace
 
-// A wish as the other ranks hear of it: numbers that say how much will be sent.
+// A rank's Wish (its request of a round) in the form that is sent to the other ranks: its kind and the sizes of the
+// tensors that follow.
 struct DividedTarget::Announced {
   int64_t kind = kNothing, rows = 0, width = 0, branch_tokens = 0, passes = 1;
 
@@ -101,12 +102,13 @@ at::Tensor DividedTarget::run_batch(const Announced& announced, int asking, cons
     for (int64_t i = 0; i < passes; ++i)
       hidden = distill::hidden_rows(*share_, batch, own.observer ? *own.observer : model::HiddenObserver());
   } catch (const parallel::RankLost& lost) {
-    throw parallel::RankError(Error(lost.kind(), lost.what()));  // what this rank trains is sound
+    throw parallel::RankError(Error(lost.kind(), lost.what()));  // this rank's training state is still valid
   }
   return hidden;
 }
 
-// The calls of a text are sent as they are made, and an empty one ends it.
+// Runs f with the whole target. Each model call of f is broadcast to the other ranks of the team; an empty call tells
+// them that f has ended.
 void DividedTarget::write_text(const std::function<void(decode::CausalModel&)>& f) const {
   decode::OtherRanks others([this](std::span<const int64_t> call) {
     try {

@@ -1,12 +1,13 @@
-// A target that is divided among a team of ranks: each holds a share of every large matrix (engine/config/shard.h).
-// Every rank trains on rows of its own and needs the target's hidden states for them, but only the whole team can run
-// the target. So the ranks meet in rounds. In a round each says which batch it needs, the team runs these batches one
-// after the other, and each rank keeps the hidden states of its own batch. A rank that needs no more batches calls
-// finish(), which goes on working for the others until all ranks have called it. So ranks may need unequal numbers of
-// batches.
+// A target divided among a team of ranks by tensor parallelism: each rank holds a share of every large matrix
+// (engine/config/shard.h). Every rank trains on rows of its own and needs the target's hidden states for these rows,
+// but only the whole team can run the target. So the ranks meet in rounds: each rank announces which batch it needs,
+// the team runs these batches one after the other, and each rank keeps the hidden states of its own batch. Ranks may
+// need unequal numbers of batches. A rank that needs no more batches calls finish(), which takes part in the rounds of
+// the other ranks until all ranks have called finish().
 //
-// The head is no part of this: each rank has the whole one and makes logits of the rows that it has kept. A divided
-// head would need all ranks for every chunk of rows of every loss, and send V logits a row instead of E hidden values.
+// The output head is not divided: each rank has a whole copy and computes the logits of its own rows. A divided head
+// would need all ranks for every chunk of rows of every loss, and would send V logits per row instead of E hidden
+// values.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,27 +26,28 @@
 
 namespace specdec::distill {
 
-// All functions throw RankError if another rank is lost or has ended, or DeviceLost while a text is written.
+// All functions throw RankError if another rank failed or exited; decode() throws DeviceLost instead.
 class DividedTarget {
  public:
-  // `share` is this rank's share of the target, whose group is that of `team`, which must outlive this object.
+  // `share` is this rank's share of the target; its process group must be that of `team`. `team` must outlive this
+  // object.
   DividedTarget(std::shared_ptr<const model::Decoder> share, const parallel::Ranks& team);
 
   int count() const { return team_.count(); }
   int64_t share_bytes() const;
-  // Returns hidden_rows() of the whole target for this rank's batch. The observer sees this batch alone.
+  // Returns hidden_rows() of the whole target for this rank's batch. The observer is called for this batch only.
   at::Tensor hidden_rows(const Batch& batch, const model::HiddenObserver& observer = {});
-  // Calls f with the whole target as a model that writes text. It ends with the call.
+  // Calls f with the whole target as a model that can generate text; f must not keep the model.
   void decode(const std::function<void(decode::CausalModel&)>& f);
-  // Every rank calls this where it asks for nothing more, before anything that all ranks do together. Returns when all
-  // ranks of the team have called it.
+  // Call finish() on every rank after its last request and before the next collective operation. Until all ranks of the
+  // team have called finish(), this call works on the other ranks' requests.
   void finish();
-  // While this is on, each batch is run once for each rank of the team. Then a batch that one rank measures alone takes
-  // as long as in training, where all ranks ask.
+  // While on, every batch is run as many times as the team has ranks. Use this when one rank times a batch alone: in a
+  // training step all ranks request a batch, so a step takes that long.
   void take_time_of_all(bool on) { passes_ = on ? count() : 1; }
 
  private:
-  // What a rank asks for in a round: nothing, hidden states of a batch, or a model that writes text.
+  // The request of a rank in a round: nothing, the hidden states of a batch, or a model for generating text.
   struct Wish {
     const Batch* batch = nullptr;
     const model::HiddenObserver* observer = nullptr;
@@ -53,7 +55,7 @@ class DividedTarget {
   };
   struct Round {
     bool all_finished = false;
-    at::Tensor hidden;  // of the own batch
+    at::Tensor hidden;  // hidden states of this rank's batch
   };
   struct Announced;
   Round meet(const Wish& own);

@@ -14,7 +14,7 @@ namespace specdec::distill {
 
 namespace {
 
-// Rows of the head whose gradient is computed at a time where it must be widened to fp32: they fit in a cache.
+// Rows of the head in a block, used when the gradient must be converted to fp32. A block fits in a CPU cache.
 constexpr int64_t kHeadBlock = 2048;
 
 // Adds gradᵀ · hidden to sum [V, E] fp32; grad [n, V] and hidden [n, E] have one dtype.
@@ -87,7 +87,7 @@ HeadLoss head_loss(const LossOptions& options, const HeadLossInput& in, at::Tens
     out.loss += share * result.loss;
     out.acceptance += share * result.acceptance;
     if (!std::isfinite(result.loss)) return out;
-    // The derivative of cap · tanh(x / cap) is 1 − (y / cap)², with y the capped value.
+    // With y = cap · tanh(x / cap), the derivative dy/dx is 1 − (y / cap)².
     if (capped.defined()) input.grad.mul_(1 - (capped / in.soft_cap).square());
     at::Tensor hidden_grad = out.hidden_grad.slice(0, begin, end);
     at::mm_out(hidden_grad, input.grad, head);

@@ -1,6 +1,6 @@
-// Computes the loss of a draft from its hidden rows: the head's product, the loss, and the gradients of both, for a
-// chunk of rows at a time. With a vocabulary of 150,000 the logits of a batch would be most of a step's memory, and
-// touching them most of its time.
+// Computes the loss of a draft from its final hidden states, for a chunk of rows at a time: the matrix product of the
+// output head, the loss, and the gradients of hidden states and head. With a vocabulary of 150,000, the logits of a
+// whole batch would take most of a step's memory and most of its time.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,15 +14,15 @@
 namespace specdec::distill {
 
 struct HeadLossInput {
-  at::Tensor hidden;                 // [R, E] in the head's dtype: the rows that are learnt, after the final norm
+  at::Tensor hidden;                 // [R, E] in the head's dtype: the rows in the loss, after the final norm
   at::Tensor head;                   // [V, E], or [D, E] with `kept`: logits = hidden · headᵀ
-  double soft_cap = 0;               // as DecoderConfig::final_soft_cap
-  TargetRows target;                 // logits of the target at the same rows; empty for ce alone
-  at::Tensor labels;                 // [R] int64 on the CPU, as LossInput::labels
-  at::Tensor kept;                   // as LossInput::kept
+  double soft_cap = 0;               // see DecoderConfig::final_soft_cap
+  TargetRows target;                 // logits of the target at the same rows; empty if the loss is only ce
+  at::Tensor labels;                 // [R] int64 on the CPU, see LossInput::labels
+  at::Tensor kept;                   // see LossInput::kept
   at::Tensor temperatures, weights;  // [R] or undefined, as in LossInput
-  double weight = 1;                 // as LossInput::weight
-  int64_t chunk_rows = 0;            // 0: head_loss_rows()
+  double weight = 1;                 // see LossInput::weight
+  int64_t chunk_rows = 0;            // rows computed at a time; 0 = head_loss_rows()
 };
 
 struct HeadLoss {
@@ -30,14 +30,14 @@ struct HeadLoss {
   at::Tensor hidden_grad;           // [R, E] in the dtype of `hidden`
 };
 
-// Adds the head's gradient to head_grad, [V, E] or [D, E] fp32, and returns the gradient of `hidden`; neither enters
-// autograd. The products run in the head's dtype and their sums over chunks in fp32. If the loss is not finite, the
-// gradients are useless. lk_hybrid follows options.acceptance, which must be set. `between` is called before every
-// chunk and may throw. Throws Error(kInternal) for R = 0 or shapes that do not fit.
+// Returns the loss and the gradient of `hidden`, and adds the head's gradient to head_grad, [V, E] or [D, E] fp32.
+// Autograd records nothing. The products run in the head's dtype; sums over chunks are in fp32. If the loss is not
+// finite, the gradients are not valid. The λ of lk_hybrid is computed from options.acceptance, which must be set.
+// `between` is called before every chunk and may throw. Throws Error(kInternal) for R = 0 or inconsistent shapes.
 HeadLoss head_loss(const LossOptions& options, const HeadLossInput& input, at::Tensor& head_grad,
                    const std::function<void()>& between = {});
 
-// Returns the number of rows of a chunk: their logits are at most 32 M values, and at least 16 rows' worth.
+// Returns the number of rows of a chunk: as many as have together at most 32 M logits, but at least 16.
 int64_t head_loss_rows(int64_t vocab);
 
 }  // namespace specdec::distill

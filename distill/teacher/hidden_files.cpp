@@ -14,7 +14,7 @@ namespace specdec::distill {
 namespace {
 
 constexpr int64_t kMostTokens = int64_t{1} << 24, kMostStates = 1024, kCheckedValues = int64_t{1} << 20;
-constexpr int64_t kNormSample = 16;  // tokens of a file that tell whether its states have passed the final norm
+constexpr int64_t kNormSample = 16;  // tokens per file by which passed_norm() is decided
 
 [[noreturn]] void refuse_file(const fs::path& file, const std::string& what) {
   throw Error(ErrorKind::kData, file.string() + ": " + what);
@@ -60,7 +60,8 @@ void read_last(const InputFile& in, const HiddenFile& file, int64_t hidden_size,
                float* out) {
   const uint64_t width = file.dtype == "F32" ? 4 : 2, vector = width * static_cast<uint64_t>(hidden_size);
   const uint64_t stride = vector * static_cast<uint64_t>(file.states);
-  // With one state per token all of them are read at once, else only the last one of each.
+  // If the file has one state per token, reads all tokens in one call. Otherwise the last states of the tokens are not
+  // adjacent, and each is read by a call of its own.
   const int64_t at_once = file.states == 1 ? end - begin : 1;
   std::vector<std::byte> bytes(static_cast<size_t>(at_once) * vector);
   for (int64_t t = begin; t < end; t += at_once) {
@@ -76,8 +77,8 @@ void read_last(const InputFile& in, const HiddenFile& file, int64_t hidden_size,
   }
 }
 
-// Returns whether a state is the result of the final norm: divided by the norm's weights, it has a root mean square of
-// one. States of the residual stream have another one at nearly every token.
+// Returns whether a state is an output of the final norm. Such a state, divided by the norm's weights, has a root mean
+// square of 1. States before the norm have another root mean square at nearly every token.
 bool passed_norm(const float* state, const std::vector<float>& norm) {
   double sum = 0, count = 0;
   for (size_t i = 0; i < norm.size(); ++i) {
@@ -88,7 +89,7 @@ bool passed_norm(const float* state, const std::vector<float>& norm) {
   return count > 0 && std::abs(std::sqrt(sum / count) - 1) < 0.02;
 }
 
-// Checks all states of a file, and recognises whether they have passed the final norm.
+// Checks that all states of a file are finite, and sets file.normed.
 void check_states(HiddenFile& file, const HiddenFilesOptions& options, const std::function<void()>& look) {
   const InputFile in(file.path, ErrorKind::kData);
   const int64_t block = std::max<int64_t>(1, kCheckedValues / options.hidden_size);
@@ -111,7 +112,8 @@ void check_states(HiddenFile& file, const HiddenFilesOptions& options, const std
   file.normed = sampled > 0 && normed == sampled;
 }
 
-// Rows by the hash of all their tokens but the last, which no file needs to have: nothing is predicted from it.
+// Finds rows by the hash of their tokens. The last token is left out of the hash, because its hidden state predicts
+// nothing and may be missing from the file.
 class RowIndex {
  public:
   explicit RowIndex(const std::vector<const TokenRow*>& rows) {
@@ -121,7 +123,7 @@ class RowIndex {
       by_hash_.emplace(hash, row);
     }
   }
-  // Calls f(row) for every row whose tokens the file begins with.
+  // Calls f(row) for every row whose tokens, without the last, are a prefix of `tokens`, the file's tokens.
   template <class F>
   void matches(const std::vector<int64_t>& tokens, const F& f) const {
     uint64_t hash = kSeed;

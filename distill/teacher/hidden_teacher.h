@@ -1,5 +1,5 @@
-// A target that runs elsewhere and left the hidden states of its last layer in files (hidden_files.h). Only its final
-// norm and its head are here.
+// A teacher that reads the hidden states of the target's last layer from files (hidden_files.h) and computes the logits
+// with the target's final norm and output head, the only weights that are loaded.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace specdec::distill {
 
 class HiddenSource final : public TeacherSource {
  public:
-  // `head` has the target's norm and head (model::load_head).
+  // `head` has only the target's final norm and output head (model::load_head).
   HiddenSource(std::shared_ptr<const model::Decoder> head, HiddenFiles files);
   std::unique_ptr<Teacher> teach(const std::vector<TokenRow>& rows, int64_t cache_bytes) const override;
   bool has(const TokenRow& row) const override { return files_->find(row) != nullptr; }
@@ -21,7 +21,7 @@ class HiddenSource final : public TeacherSource {
   std::shared_ptr<const HiddenFiles> files_;
 };
 
-// Returns what the final norm of `head` multiplies by, as fp32.
+// Returns the weights of the final norm of `head` in fp32.
 std::vector<float> norm_factors(const model::Decoder& head);
 
 }  // namespace specdec::distill

@@ -33,7 +33,7 @@ class TargetLabels {
   TargetLabels(const LabelOptions& options, const model::Decoder& target, const LabelIndex& index)
       : target_(target), index_(index), temperature_(options.temperature) {}
 
-  // Returns the labels of the rows at `rows`, in this order.
+  // Computes the labels of the rows with the indices `rows`, in this order.
   std::vector<RowLabels> label(const std::vector<TokenRow>& all, const std::vector<size_t>& rows) const {
     at::NoGradGuard guard;
     std::vector<RowLabels> out(rows.size());

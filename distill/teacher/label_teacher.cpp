@@ -13,7 +13,8 @@ namespace specdec::distill {
 
 namespace {
 
-// Calls f(labels of a row, index of its first entry in batch.rows) for the rows of a batch.
+// Calls f(labels, begin) for each row of the batch: the labels of the row, and the index of its first entry in
+// batch.rows.
 template <class F>
 void for_each_row(const LabelReader& labels, const std::vector<TokenRow>& rows, const Batch& batch, const F& f) {
   int64_t first = 0;
@@ -98,7 +99,7 @@ at::Tensor complete_top_k(const TopK& labels, const DraftRows& draft, double tem
   at::Tensor others = logits / temperature;
   others.scatter_(1, ids, kNone);
   const at::Tensor sum = others.logsumexp(-1, true);
-  // The sum is −∞ where the draft has no token outside K.
+  // `sum` is −∞ in a row where the draft gives probability 0 to every token without a label.
   others.add_(at::where(sum.isneginf(), at::zeros_like(sum), rest - sum));
   others.scatter_(1, ids, labels.logprobs.to(device));
   return others.mul_(temperature);

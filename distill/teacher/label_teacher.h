@@ -1,15 +1,15 @@
-// The target's answers from labels on disk (base/schema/label_index.h).
+// A teacher that reads the target's probabilities or hidden states from labels on disk (base/schema/label_index.h).
 //
-// Top-k labels give the probabilities of the k likeliest tokens, the set K, and r, the probability of all others
-// together. The others are one bucket: a loss compares p on K and r with the draft's q on K and Q = Σ_{v∉K} q(v).
-// Merging tokens maps both distributions to coarser ones, so by the data processing inequality every f-divergence can
-// only become smaller: KL, reverse KL, JSD and TV over the bucket are lower bounds of the true ones, and the acceptance
-// Σ_{v∈K} min(p, q) + min(r, Q) is an upper bound, which is at most min(r, Q) ≤ r too high. All bounds are exact if the
-// draft's q is proportional to p outside K.
+// Top-k labels give the probabilities of the k likeliest tokens, the set K, and r, the total probability of all other
+// tokens. The other tokens are treated as one bucket: a loss compares p on K and r with the draft's q on K and Q =
+// Σ_{v∉K} q(v). Merging tokens can only make an f-divergence smaller (data processing inequality). So KL, reverse KL,
+// JSD and TV with the bucket are lower bounds of the true ones. The acceptance Σ_{v∈K} min(p, q) + min(r, Q) is an
+// upper bound, at most min(r, Q) ≤ r too high. All bounds are exact if the draft's q is proportional to p outside K.
 //
-// The bucket needs no losses of its own. Spreading r over the other tokens as the draft does, p(v) = r q(v) / Q, makes
-// every divergence of the whole vocabulary equal to the bucket's, and, with p held fixed, its gradient too: this p is
-// the one of least divergence among those that the labels allow. complete_top_k() computes it.
+// The losses need no special case for the bucket. complete_top_k() spreads r over the other tokens in proportion to the
+// draft's probabilities, p(v) = r q(v) / Q. With this p, every divergence over the whole vocabulary equals the
+// divergence with the bucket, and so does its gradient with p held fixed. Of all p that agree with the labels, it has
+// the least divergence from q.
 #pragma once
 
 #include <memory>
@@ -23,16 +23,17 @@ namespace specdec::distill {
 struct TopK {
   at::Tensor ids;       // [n, K] int64
   at::Tensor logprobs;  // [n, K] fp32
-  at::Tensor rest;      // [n] fp32: log r
+  at::Tensor rest;      // [n] fp32: log of the total probability of all other tokens
 };
-// Returns the target's logits at `temperature`, [n, vocab] fp32, up to a constant per row, completed by the draft's.
-// Where the draft gives no probability to any token outside K, the rest is left out.
+// Returns the target's logits at `temperature`, [n, vocab] fp32, up to a constant per row. Logits of tokens outside the
+// top k are computed from the draft's logits. If the draft gives all tokens outside the top k of a row probability 0,
+// these tokens get probability 0, and their total r is ignored.
 at::Tensor complete_top_k(const TopK& labels, const DraftRows& draft, double temperature, int64_t vocab);
 
 class LabelSource final : public TeacherSource {
  public:
-  // `head` has the target's norm and head for labels of kind "hidden", else it is null. The rows are answered by their
-  // TokenRow::index.
+  // `head` has the target's final norm and output head if the labels are of kind "hidden", else it is null.
+  // TokenRow::index is the row's index in the labels.
   LabelSource(std::shared_ptr<const LabelReader> labels, std::shared_ptr<const model::Decoder> head)
       : labels_(std::move(labels)), head_(std::move(head)) {}
   std::unique_ptr<Teacher> teach(const std::vector<TokenRow>& rows, int64_t cache_bytes) const override;

@@ -1,4 +1,4 @@
-// Opens a teacher that is not in this process, and leaves out the rows that it does not answer.
+// Opens a teacher that reads files (labels or hidden states), and drops the rows that the files do not cover.
 #pragma once
 
 #include <filesystem>
@@ -14,7 +14,7 @@
 namespace specdec::distill {
 
 struct TeacherInput {
-  const DistillOptions& options;  // with parse_teacher(options.teacher) as `spec`
+  const DistillOptions& options;  // `spec` is parse_teacher(options.teacher)
   const TeacherSpec& spec;
   at::Device device;
   std::string data_digest, tokenizer_digest;
@@ -22,15 +22,16 @@ struct TeacherInput {
 };
 struct OpenedTeacher {
   std::unique_ptr<TeacherSource> source;
-  std::optional<Fingerprint> target;  // the target that answered, if the files name it
-  Json record;                        // what run.json keeps of it, so that a resumed run has the same
+  std::optional<Fingerprint> target;  // the target that the files name as their origin, if any
+  Json record;  // written to run.json, so that a resumed run can check that it has the same teacher
 };
 // Opens the teacher's files and checks them against `train` and `held_out`. `step` is called repeatedly and may throw.
-// Throws Error(kData) for files that do not fit, and what model::load_head throws.
+// Throws Error(kData) for damaged files or files of other rows, and what model::load_head throws.
 OpenedTeacher open_teacher_files(const TeacherInput& input, const PreparedRows& train, const PreparedRows& held_out,
                                  const std::function<void(double share)>& step);
 
-// Removes the rows without an answer, logs how many there are and names the first. Returns their number.
+// Removes the rows for which `source` has no answer, logs how many there are and the id of the first one, and returns
+// their number.
 int64_t drop_unanswered(const TeacherSource& source, const std::string& split, PreparedRows& rows);
 
 }  // namespace specdec::distill

@@ -1,5 +1,5 @@
-// The teacher: what the target answers at the learnt positions of rows. A target in this process computes its logits
-// without gradients (ModelTeacher); others come from files (hidden_teacher.h, label_teacher.h).
+// A teacher gives the target's logits at the positions of rows that are in the loss. ModelTeacher computes the logits
+// without gradients with a target in this process; other teachers read files (hidden_teacher.h, label_teacher.h).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,36 +16,37 @@
 
 namespace specdec::distill {
 
-// Returns a model's hidden states after the last layer at batch.rows, and at the branches' rows after them
-// (branched_hidden()): [R, E]. The observer is called during the pass over the texts, if there are no branches.
+// Returns a model's hidden states after the last layer at batch.rows: [R, E]. If the batch has branches, the branches'
+// rows follow (branched_hidden()), and the observer is not called.
 at::Tensor hidden_rows(const model::Decoder& decoder, const Batch& batch, const model::HiddenObserver& observer = {});
 
-// A function that computes the logits of entries [begin, end) of Batch::rows: [end - begin, V] in any float dtype, up
-// to a constant per row. If the batch has branches, their rows follow. row_logits returns such a function for
-// `decoder`, which must outlive the function. With `divided`, `decoder` is only the head of that target.
+// RowLogits is a function that returns the logits of entries [begin, end) of Batch::rows: [end - begin, V] in any float
+// dtype, up to a constant per row. If the batch has branches, the branches' rows follow those of Batch::rows.
+// row_logits() returns such a function for `decoder`, which must outlive the function. With `divided`, `decoder` has
+// only the final norm and output head of the divided target.
 using RowLogits = std::function<at::Tensor(int64_t begin, int64_t end)>;
 RowLogits row_logits(const model::Decoder& decoder, const Batch& batch, DividedTarget* divided = nullptr);
 
-// Logits of the draft at some learnt rows: [n, V], or [n, D] if the draft proposes only the tokens `kept` (LossInput).
+// Logits of the draft at n rows: [n, V], or [n, D] if the draft's vocabulary is the D tokens `kept` (LossInput::kept).
 struct DraftRows {
   at::Tensor logits, kept;
 };
-// A function that returns the target's logits of entries [begin, end) of Batch::rows, and of the branches' rows after
-// them: [end - begin, V] in any float dtype, up to a constant per row. `draft` are the draft's logits at the same rows;
-// a teacher that knows only part of a distribution completes it by them.
+// A function that returns the target's logits of entries [begin, end) of Batch::rows, followed by the branches' rows:
+// [end - begin, V] in any float dtype, up to a constant per row. `draft` has the draft's logits at the same rows; a
+// teacher with top-k labels computes the logits of all other tokens from `draft`.
 using TargetRows = std::function<at::Tensor(int64_t begin, int64_t end, const DraftRows& draft)>;
 
 class Teacher {
  public:
   virtual ~Teacher() = default;
-  // Returns the logits at batch.rows; the batch must be of the rows that the teacher was made for. The teacher must
-  // outlive the result. Only ModelTeacher answers branches.
+  // Returns a function that computes the logits at batch.rows. The batch must consist of rows that the teacher was made
+  // for, and the teacher must outlive the function. Only ModelTeacher supports batches with branches.
   virtual TargetRows rows(const Batch& batch) = 0;
-  // Returns the probability, [R] fp32 on the CPU, that the teacher knows only as a sum over several tokens; undefined
-  // if it knows every probability.
+  // Returns for each row the total probability of the tokens whose own probabilities the teacher does not know (all but
+  // the top k), [R] fp32 on the CPU; undefined if the teacher knows the probability of every token.
   virtual at::Tensor rest(const Batch&) { return {}; }
-  // Returns the model that answers each row once, when the row is first needed; null if no model does, or if it answers
-  // a row every time.
+  // If a row's logits are computed at their first use and then cached, returns the model that computes them. Returns
+  // null if nothing is cached.
   virtual const model::Decoder* first_answers() const { return nullptr; }
 };
 
@@ -53,20 +54,20 @@ class Teacher {
 class TeacherSource {
  public:
   virtual ~TeacherSource() = default;
-  // `rows` must outlive the teacher and stay as they are, but rows may be removed from the end. A teacher that would
-  // answer a row again and again may keep up to `cache_bytes` of answers.
+  // `rows` must outlive the teacher and must not change, but rows may be removed from the end. The teacher may cache up
+  // to `cache_bytes` of logits.
   virtual std::unique_ptr<Teacher> teach(const std::vector<TokenRow>& rows, int64_t cache_bytes) const = 0;
-  // Returns whether it can answer this row.
+  // Returns whether a teacher of this source can answer `row`.
   virtual bool has(const TokenRow& row) const = 0;
 };
 
-// The target in this process, or divided among the ranks of a team.
+// A teacher that runs the target in this process, or a target divided among the ranks of a team.
 class ModelTeacher final : public Teacher {
  public:
-  // `rows` must outlive the teacher; row indices of batches refer to them. If the fp16 log-probabilities at all learnt
-  // positions fit in `cache_bytes`, each row is computed once, together with fixed neighbours. The values of a row then
-  // do not depend on which batch needs it first, so a resumed run sees the same bits. With `divided`, `target` is only
-  // the head of that target.
+  // `rows` must outlive the teacher; Batch::row_index refers to `rows`. With `divided`, `target` has only the final
+  // norm and output head of the divided target. If the fp16 log-probabilities at all positions in the loss fit in
+  // `cache_bytes`, each row is computed once and cached. A row is always computed in the same group of rows, so its
+  // values do not depend on which batch needs it first, and a resumed run gets bit-identical values.
   ModelTeacher(std::shared_ptr<const model::Decoder> target, const std::vector<TokenRow>& rows, int64_t cache_bytes,
                std::shared_ptr<DividedTarget> divided = nullptr);
 
@@ -84,7 +85,7 @@ class ModelTeacher final : public Teacher {
   bool cached_ = false;
   std::vector<std::vector<size_t>> groups_;
   std::vector<size_t> group_of_;
-  // kept_[i]: log-probabilities [R, V] fp16 of row i at its learnt positions; undefined until its group is computed.
+  // kept_[i]: log-probabilities [R, V] fp16 of row i at its positions in the loss; undefined until they are computed.
   std::vector<at::Tensor> kept_;
 };
 

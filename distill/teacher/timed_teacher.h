@@ -1,4 +1,4 @@
-// Measures how long a teacher takes, for the report on what a run costs.
+// Wraps a teacher and measures the time spent in it, for the report on the cost of a run.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace specdec::distill {
 
-// Answers as the teacher inside does. The time is that of the calls, so it is meaningless for a device that works while
-// the calls have returned already. The clock must outlive the object.
+// Forwards to the wrapped teacher. Only the duration of the calls is measured, so the result is meaningless on a GPU,
+// which still computes after a call has returned. The clock must outlive the object.
 class TimedTeacher final : public Teacher {
  public:
   TimedTeacher(std::unique_ptr<Teacher> inside, const Clock& clock) : inside_(std::move(inside)), clock_(clock) {}
@@ -18,7 +18,7 @@ class TimedTeacher final : public Teacher {
   at::Tensor rest(const Batch& batch) override { return inside_->rest(batch); }
   const model::Decoder* first_answers() const override { return inside_->first_answers(); }
 
-  double seconds() const { return seconds_; }  // since the beginning or the last restart()
+  double seconds() const { return seconds_; }  // seconds in the teacher since construction or the last restart()
   void restart() { seconds_ = 0; }
 
  private:

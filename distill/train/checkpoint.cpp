@@ -34,7 +34,7 @@ at::Tensor read_fp32(const SafetensorsFile& file, const std::string& name) {
   return out;
 }
 
-// Reads a checkpoint into `out`. Returns why it cannot be used, or "" if it can.
+// Reads a checkpoint into `out`. Returns the reason if the checkpoint cannot be used, else "".
 std::string damage(const fs::path& directory, Checkpoint& out) {
   try {
     const fs::path file = directory / "state.json";
@@ -54,8 +54,8 @@ std::string damage(const fs::path& directory, Checkpoint& out) {
     out.state = all.at("state");
     return "";
   } catch (const Error& e) {
-    // A read error does not mean that the checkpoint is damaged, so it ends the search instead of leading to an older
-    // one.
+    // A read error does not mean that the checkpoint is damaged. It is rethrown, because going on with an older
+    // checkpoint would be wrong.
     if (e.kind() == ErrorKind::kIo) throw;
     return e.what();
   } catch (const Json::exception& e) {

@@ -30,7 +30,7 @@ Answers half_from_json(const Json& json, const char* half, int64_t vocab, const 
   return out;
 }
 
-// Returns the number of conversations that are left.
+// Replaces the answers of the rows of one half. Returns the number of conversations that still have rows.
 int64_t put_half(const Answers& answers, const RowLimits& limits, std::vector<TokenRow>& rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i] = decode::answered_row(rows[i], {answers[i], {}});
@@ -43,14 +43,14 @@ int64_t put_half(const Answers& answers, const RowLimits& limits, std::vector<To
   return static_cast<int64_t>(conversations.size());
 }
 
-// A row of one of the halves.
+// Identifies a held-out row by its half (selection or verdict) and its index in this half.
 struct Place {
   bool selects = false;
   size_t row = 0;
 };
 
-// Returns the rows of both halves in turn, each half in its order, so that both have answers when the time is over. The
-// verdict, which needs more, has three rows to one.
+// Returns the order of generating answers: three verdict rows, one selection row, and so on. When the time is over,
+// both halves then have answers, and the verdict half, which needs more, has three times as many.
 std::vector<Place> in_turn(const HeldOut& held_out) {
   std::vector<Place> order;
   size_t selects = 0, judges = 0;

@@ -1,6 +1,6 @@
-// The text on which a draft is judged. Drafts speculate in answers that the target itself writes, so the gate measures
-// them there (validate --contexts target), and so does distill: held-out rows that somebody else has answered are
-// answered anew by the target before anything is measured on them.
+// Generates the text on which a draft is measured. In serving, drafts speculate inside answers that the target itself
+// generates, so `validate --contexts target` measures drafts on such answers. For the same reason, distill has the
+// target generate new answers to the held-out prompts. If the target wrote the answers in the data, distill uses those.
 #pragma once
 
 #include <cstdint>
@@ -15,49 +15,53 @@
 
 namespace specdec::distill {
 
-// Most tokens of an answer, as in the gate's own measurement, and the fewest where time is short.
+// The most tokens of an answer: kAnswerTokens, as in `validate`. A short time limit lowers this number, but not below
+// kLeastAnswerTokens.
 inline constexpr int64_t kAnswerTokens = 64, kLeastAnswerTokens = 16;
-// What answering may take where there is a time limit.
+// The limits of generating answers.
 struct AnswerLimits {
-  int64_t tokens = kAnswerTokens;  // of an answer
-  // Returns whether the time is over: answers that are not finished then stay short, and later rows have none.
+  int64_t tokens = kAnswerTokens;  // most tokens of an answer
+  // Returns whether the time is over. Then unfinished answers are kept as they are, and rows that were not begun get no
+  // answer.
   std::function<bool()> is_late = {};
 };
 inline constexpr int kAnswersTogether = 16;
 struct ContextOptions {
   double temperature = 1;
   uint64_t seed = 0;
-  std::vector<int32_t> eos_ids = {};  // of the target: they end an answer
+  std::vector<int32_t> eos_ids = {};  // EOS ids of the target, which end an answer
   AnswerLimits limits = {};
-  int together = kAnswersTogether;  // rows that answer at the same time
+  int together = kAnswersTogether;  // number of rows decoded in one batch
 };
 
-// The target's answers to the prompts of both halves, in the order of their rows. An answer is empty if the prompt
-// leaves no room for it, or if there was no time.
+// The target's answers to the prompts of both halves, in the order of the rows. An answer is empty if its prompt fills
+// the context, or if the time was over before the row was begun.
 struct HeldOutAnswers {
   std::vector<std::vector<int32_t>> selection, verdict;
 };
 
-// Returns how many rows should answer at the same time. Without a time limit this is kAnswersTogether. With one it is
-// up to four times as many, as far as their caches fit into `spare_bytes`, so that when the time is over there are many
-// short answers and not a few long ones.
+// Returns how many rows to decode in one batch. Without a time limit this is kAnswersTogether. Under a time limit it is
+// up to four times as many, if their KV caches fit into `spare_bytes`: many short answers serve better than a few long
+// ones when the time is over.
 int answers_together(const model::Decoder& target, const HeldOut& held_out, const AnswerLimits& limits,
                      int64_t spare_bytes);
 
-// Lets the target answer. An answer depends on its row's id and prompt and on the seed. Throws Error(kNetwork) if a
-// stop is requested.
+// Generates the target's answers. An answer depends only on the row's id and prompt and on the seed. Throws
+// Error(kNetwork), which means "run it again", if a stop is requested.
 HeldOutAnswers answer_held_out(decode::CausalModel& target, const HeldOut& held_out, const ContextOptions& options,
                                const ProgressFn& progress = {});
 struct RowLimits {
-  int64_t longest = 0;       // tokens of a row, 0 = no limit
-  int64_t first_learnt = 1;  // the first token that the draft can predict: an EAGLE-3 head needs two before it
+  int64_t longest = 0;  // most tokens of a row, 0 = no limit
+  // Index of the first token of a row that the draft can predict: 2 for an EAGLE-3 head, which needs two tokens of
+  // context.
+  int64_t first_learnt = 1;
 };
-// Puts the answers in the place of the rows' own. Rows are cut, and dropped if nothing of their answer is left. Throws
-// Error(kData) naming `where` if the answers are not those of these rows.
+// Replaces the answers of the rows by `answers`. Rows are cut to the limits; a row of whose answer nothing is left is
+// dropped. Throws Error(kData) naming `where` if the answers do not belong to these rows.
 void put_answers(const HeldOutAnswers& answers, const RowLimits& limits, const std::string& where, HeldOut& held_out);
 
-// Convert the answers to JSON and back, because a run that goes on must measure on the same text.
-// answers_from_json() throws Error(kData) naming `where` for another schema, or for a token outside of the vocabulary.
+// Convert the answers to JSON and back, so that a resumed run measures on the same text. answers_from_json() throws
+// Error(kData) naming `where` for another schema, or for a token outside of the vocabulary.
 Json to_json(const HeldOutAnswers& answers);
 HeldOutAnswers answers_from_json(const Json& json, int64_t vocab, const std::string& where);
 

@@ -23,15 +23,16 @@ namespace specdec::distill {
 
 namespace {
 
-// Scores of the learnt positions of a batch.
+// Scores of the positions Batch::rows of a batch.
 struct PositionScores {
   std::vector<float> overlap, agree, cross_entropy;
 };
 
-// Limits how many rows of logits exist at a time: 8 M values of each model.
+// The largest number of logits of each model in memory at a time: 8 M values.
 constexpr int64_t kBlockValues = int64_t{1} << 23;
 
-// Logits [rows, vocab] and labels [rows] of the positions from index `first` on; `target` may be undefined.
+// Logits [rows, vocab] and labels [rows] of consecutive entries of Batch::rows, beginning with entry `first`. `target`
+// is undefined if only the cross entropy is measured.
 struct PositionBlock {
   at::Tensor draft, target, labels;
   int64_t first = 0;
@@ -50,7 +51,7 @@ void score_on_host(const PositionBlock& block, double temperature, PositionScore
       const RowFigures f = overlap_row(y, x, vocab, inverse, 1, p.data(), q.data());
       const float own = x[label[i]];
       const auto at = static_cast<size_t>(block.first + i);
-      // The cross entropy of a label outside a reduced vocabulary counts as 0.
+      // A label outside a reduced vocabulary has probability 0. Its cross entropy counts as 0 instead of infinity.
       out.cross_entropy[at] = std::isinf(own) && own < 0 ? 0 : f.log_sum_draft - (own - f.max_draft) * inverse;
       out.overlap[at] = f.overlap;
       out.agree[at] = first_largest(x, vocab) == first_largest(y, vocab) ? 1 : 0;
@@ -72,15 +73,15 @@ void score_on_device(const PositionBlock& block, double temperature, PositionSco
   keep(log_p.argmax(-1).eq(log_q.argmax(-1)).to(at::kFloat), out.agree);
 }
 
-// The logits of both models at the learnt positions of a batch; `target` may be empty.
+// Functions that compute the logits of both models at Batch::rows; `target` may be empty.
 struct ComparedLogits {
   RowLogits draft;
   TargetRows target;
   int64_t vocab = 0;  // vocabulary size of the draft
 };
 
-// Scores the learnt positions of `batch` in blocks. After each block, calls `done` with the number of positions scored
-// so far.
+// Scores the positions Batch::rows in blocks. After each block, calls `done` with the number of positions scored so
+// far.
 PositionScores score_positions(const ComparedLogits& logits, const Batch& batch, double temperature,
                                const std::function<void(int64_t)>& done) {
   const int64_t count = batch.rows.numel(), block = std::max<int64_t>(1, kBlockValues / logits.vocab);
@@ -112,10 +113,10 @@ std::vector<std::vector<size_t>> by_conversation(const std::vector<TokenRow>& ro
   return groups;
 }
 
-// Returns for each token of a row the stretch of its answer that it is in.
+// Returns for each token of a row the index of its stretch of the answer (kAnswerStretchEnds).
 std::vector<uint8_t> position_buckets(const TokenRow& row) {
   std::vector<uint8_t> out(row.tokens.size());
-  int64_t position = 0;  // in the answer, from 1
+  int64_t position = 0;  // position in the answer, from 1; 0 outside answers
   for (size_t t = 0; t < out.size(); ++t) {
     position = row.loss_mask[t] == 1 ? position + 1 : 0;
     const auto end = std::lower_bound(kAnswerStretchEnds.begin(), kAnswerStretchEnds.end(), position);
@@ -124,12 +125,13 @@ std::vector<uint8_t> position_buckets(const TokenRow& row) {
   return out;
 }
 
-// Passed through the computation of this rank when the step function has thrown.
+// Carries an exception of the step function out of this rank's computation, so that it is rethrown after the ranks have
+// met.
 struct Abandoned {
   std::exception_ptr cause;
 };
 
-// The two models of an evaluation; `target` is null without one.
+// The two models of an evaluation; `target` is null if only the cross entropy is measured.
 struct ComparedModels {
   std::function<RowLogits(const Batch&)> draft;
   Teacher* target;
@@ -189,7 +191,7 @@ void score_share(const ComparedModels& models, const std::vector<TokenRow>& rows
   }
 }
 
-// Gives every rank the scores of all rows, each of which one rank has computed.
+// Exchanges the scores, so that every rank has those of all rows. Each row was scored on one rank.
 void exchange_scores(const parallel::Ranks& ranks, Evaluation& out) {
   if (ranks.count() == 1) return;
   std::vector<double> values;
@@ -325,7 +327,7 @@ struct RowPart {
   int64_t tokens = 0;
 };
 
-// Scores a part of every row; rows that have no position in it do not count.
+// Scores one part of each row, which part_of(row) returns. Rows whose part has no position do not count.
 PartScore score_part(const std::string& name, const std::vector<std::vector<size_t>>& conversations,
                      const std::function<RowPart(size_t row)>& part_of) {
   PartScore out{name, {}, 0, 0, 0};
@@ -392,7 +394,7 @@ Estimate acceptance_estimate(const std::vector<TokenRow>& rows, const Evaluation
 Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after,
                 bool by_acceptance) {
   const auto groups = by_conversation(rows);
-  // Acceptance is a mean over requests, cross entropy a mean over tokens.
+  // The statistic of the bootstrap: acceptance is a mean over requests, cross entropy a mean over tokens.
   const auto statistic = [&](const Evaluation& e, std::span<const size_t> units, double rest = 0) {
     double sum = 0, weight = 0;
     for (const size_t unit : units) {

@@ -1,5 +1,6 @@
-// Measures a draft teacher-forced on held-out rows (docs/contract.md, "acceptance"): Σ min(p, q) at every answer
-// position, mean within a request, then over requests. Without a target it measures the cross entropy of the text.
+// Measures a draft teacher-forced on held-out rows (docs/contract.md, "acceptance"). Acceptance is Σ min(p, q) at every
+// answer position, averaged within each request, then over requests. Without a target, the cross entropy of the text is
+// measured.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,7 +22,8 @@
 
 namespace specdec::distill {
 
-// Acceptance is reported apart for these stretches of an answer: its tokens 1 to 16, 17 to 64, 65 to 256, and the rest.
+// Acceptance is also reported for each of these stretches of an answer: tokens 1 to 16, 17 to 64, 65 to 256, and the
+// rest.
 inline constexpr std::array<int64_t, 3> kAnswerStretchEnds = {16, 64, 256};
 inline constexpr size_t kAnswerStretches = kAnswerStretchEnds.size() + 1;
 
@@ -29,58 +31,60 @@ struct RowScore {
   double acceptance = 0;     // mean over the row's answer positions; NaN without a target
   double agreement = 0;      // share of positions where both models have the same argmax; NaN without a target
   double cross_entropy = 0;  // mean of −log q(next token), in nats
-  int64_t tokens = 0;        // answer positions
-  double rest = 0;           // mean probability that the teacher knows only as a sum; 0 if it knows all
-  // Acceptance summed over the positions of each stretch, of all answers of the row, and the number of positions. Runs
-  // of earlier versions have none in what they measured before training.
+  int64_t tokens = 0;        // number of answer positions
+  // Mean probability of the tokens outside the teacher's top k; 0 if the teacher knows all probabilities.
+  double rest = 0;
+  // For each stretch of an answer: the sum of acceptance over the stretch's positions in all answers of the row, and
+  // the number of these positions. Both are zero in the evaluations of the initial draft that earlier versions saved.
   std::array<double, kAnswerStretches> stretch_acceptance = {};
   std::array<int64_t, kAnswerStretches> stretch_tokens = {};
 };
 
-// With a teacher that knows only a part of each distribution (label_teacher.h), acceptance and agreement are upper
-// bounds, and acceptance is at most `rest` too high.
+// The scores of a draft on held-out rows. With a teacher that knows only the top-k probabilities (label_teacher.h),
+// acceptance and agreement are upper bounds; the true acceptance is at least acceptance − rest.
 struct Evaluation {
-  std::vector<RowScore> rows;                                             // one per row, in the order given
-  double acceptance = 0, rest = 0;                                        // means over requests
-  bool is_bound = false;                                                  // the teacher knows only a part: see above
+  std::vector<RowScore> rows;       // one per row, in the order given
+  double acceptance = 0, rest = 0;  // means over requests; `rest`: see RowScore
+  bool is_bound = false;            // the teacher knows only the top-k probabilities
   double acceptance_tokens = 0, greedy_agreement = 0, cross_entropy = 0;  // means over tokens
   int64_t tokens = 0;
 };
 
 inline constexpr int64_t kEvaluationTokens = 2048;  // padded tokens per pass
-// A function that is called repeatedly during an evaluation with the share of the work that is done. An exception
-// thrown from it ends the evaluation.
+// A function that is called repeatedly during an evaluation with the fraction of the work done so far. It may throw to
+// end the evaluation.
 using EvaluationStep = std::function<void(double share)>;
 
 struct EvaluationOptions {
-  double temperature = 1;                    // of p and q, > 0
+  double temperature = 1;                    // softmax temperature of p and q, > 0
   int64_t batch_tokens = kEvaluationTokens;  // limit of padded tokens per pass
   EvaluationStep step = {};
-  // Each rank computes a share of the rows, and all get all scores. If `step` throws on one rank, the evaluation ends
-  // on all of them.
+  // Each rank scores a share of the rows, and all ranks get all scores. If `step` throws on one rank, the evaluation
+  // ends on all ranks.
   const parallel::Ranks* ranks = &parallel::Ranks::alone();
-  DividedTarget* divided = nullptr;  // the target that teacher or draft ask, if the ranks hold it together
-  size_t begin = 0, end = SIZE_MAX;  // the rows that are scored; the result has these alone
+  // The target that teacher or draft read, if it is divided among the ranks; else null.
+  DividedTarget* divided = nullptr;
+  size_t begin = 0, end = SIZE_MAX;  // range of the rows to score; the result has only these rows
 };
 
-// Scores `draft` on `rows` against `target`, or by cross entropy alone if `target` is null, in fp32. With a large
-// vocabulary only a few rows of logits exist at a time.
+// Scores `draft` on `rows` against `target` in fp32, or only by cross entropy if `target` is null. Computes the logits
+// in chunks of rows, so that a large vocabulary needs little memory.
 Evaluation evaluate(const TrainedDraft& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options);
 Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options);
 
-// Does the same with the answers of `teacher`, which must be made for these rows.
+// Scores `draft` against the logits of `teacher`, which must be made for `rows`.
 Evaluation evaluate(const TrainedDraft& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options);
 Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
                     const EvaluationOptions& options);
 
-// Returns the evaluation with these scores, whose figures are the means within each row.
+// Averages the scores of the rows into an Evaluation; each score must be the mean within its row.
 Evaluation evaluation_of(std::vector<RowScore> rows, bool is_bound);
 
 // Held-out rows in two halves that share no conversation: `selection` chooses the checkpoint, `verdict` judges the
-// chosen one. Conversations are sorted by hash and go to the halves alternately, so the halves have equally many
+// chosen checkpoint. Conversations are sorted by hash and go to the halves alternately. The halves have equally many
 // conversations (or differ by one), unless one half reaches its maximum of rows.
 struct HeldOut {
   std::vector<TokenRow> selection, verdict;
@@ -88,43 +92,43 @@ struct HeldOut {
 };
 HeldOut split_held_out(std::vector<TokenRow> rows, size_t max_selection_rows, size_t max_verdict_rows);
 
-// A measured checkpoint. The score is the acceptance, or minus the cross entropy if there is no target, so higher is
-// better.
+// A measured checkpoint. `score` is the acceptance, or minus the cross entropy if there is no target: higher is better.
 struct Measured {
   int64_t step = 0;
   double score = 0;
   double loss = 0;             // training loss, recorded for the report only
-  std::optional<Interval> ci;  // of the acceptance, over conversations; none for a cross entropy
+  std::optional<Interval> ci;  // interval of the acceptance over conversations; none for a cross entropy
 };
-// Returns the steps from best to worst score. Among equals the earlier step comes first; NaN scores are left out.
+// Returns the steps from best to worst score. Of equal scores the earlier step comes first; NaN scores are left out.
 std::vector<int64_t> rank_checkpoints(const std::vector<Measured>& measured);
 
 // The acceptance of a part of the held-out tokens or rows.
 struct PartScore {
-  std::string name;     // "1-16" of a stretch, or the name of a domain
+  std::string name;     // name of a stretch, such as "1-16", or of a domain
   Estimate acceptance;  // mean within a request, then over requests, with bounded_mean() over conversations
   int64_t requests = 0, conversations = 0, tokens = 0;
 };
 // Returns the acceptance in each stretch of an answer. Stretches that no answer reaches are left out.
 std::vector<PartScore> by_stretch(const std::vector<TokenRow>& rows, const Evaluation& evaluation);
-// Returns the acceptance of each domain, by name; rows without a domain are together under "". Empty if no row has one.
+// Returns the acceptance in each domain, sorted by name; rows without a domain are grouped under "". The result is
+// empty if no row has a domain.
 std::vector<PartScore> by_domain(const std::vector<TokenRow>& rows, const Evaluation& evaluation);
 // Returns the acceptance of all rows, with its interval.
 Estimate acceptance_estimate(const std::vector<TokenRow>& rows, const Evaluation& evaluation);
 
 struct Judgement {
-  Verdict verdict = Verdict::kInconclusive;  // or kImproved, kNoSignificantGain
-  // Acceptance with the interval of bounded_mean() over conversations, or cross entropy with that of a bootstrap.
+  Verdict verdict = Verdict::kInconclusive;  // one of kInconclusive, kImproved, kNoSignificantGain
+  // Acceptance with the interval of bounded_mean() over conversations, or cross entropy with a bootstrap interval.
   Estimate before, after;
-  Estimate difference;  // paired, positive is better; 95 % bootstrap over conversations
-  // The difference of the least acceptance that `after` can have and the highest that `before` can have; equal to
-  // `difference` unless the evaluations are bounds.
+  Estimate difference;  // after - before, paired, positive = better; 95 % interval of a bootstrap over conversations
+  // Lower bound of the true difference: the least acceptance that `after` can have minus the highest that `before` can
+  // have. Equal to `difference` unless the evaluations are upper bounds (label_teacher.h).
   Estimate certain;
 };
 // Compares two evaluations of the same `rows` by acceptance, or by cross entropy if `by_acceptance` is false. The
 // verdict is kInconclusive with fewer than kMinVerdictConversations. Otherwise it is kImproved if the lower end of the
-// difference's interval is above zero, else kNoSignificantGain. If the evaluations are bounds, a difference above zero
-// that could be due to what the teacher does not know is kInconclusive.
+// difference's interval is above zero, else kNoSignificantGain. If the evaluations are upper bounds, kImproved needs
+// the interval of `certain` above zero; if only that of `difference` is, the verdict is kInconclusive.
 Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after,
                 bool by_acceptance);
 

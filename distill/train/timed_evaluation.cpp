@@ -9,9 +9,10 @@ namespace specdec::distill {
 
 namespace {
 
-constexpr size_t kFirstRows = 2;  // each later piece has at most as many rows as all before it
+// Number of rows that are scored first. After that, each step scores at most as many rows as are scored already.
+constexpr size_t kFirstRows = 2;
 
-// Returns how many rows are scored next, for `seconds` that are left after `done` rows took `taken`.
+// Returns the number of rows to score next, if `done` rows took `taken` seconds and `seconds` are left.
 size_t next_rows(size_t done, double taken, double seconds) {
   if (done == 0) return kFirstRows;
   const double fit = seconds * static_cast<double>(done) / std::max(taken, 1e-9);

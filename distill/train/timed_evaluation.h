@@ -6,13 +6,13 @@
 
 namespace specdec::distill {
 
-// Scores the first rows, as many as `seconds` allow and at least one, and removes the others from `rows`. With infinite
-// time the rows are scored as evaluate() does. `teacher` may be null, and is made for these rows. All ranks score as
-// many rows as rank 0 decides.
+// Scores as many of the first rows as `seconds` allow, at least one, and removes the others from `rows`. With infinite
+// `seconds`, all rows are scored. `teacher` must be made for `rows`; null = measure cross entropy only. Rank 0 decides
+// the number of rows for all ranks.
 Evaluation evaluate_within(double seconds, const Clock& clock, const TrainedDraft& draft, Teacher* teacher,
                            std::vector<TokenRow>& rows, const EvaluationOptions& options);
 
-// Keeps the first rows of an evaluation.
+// Returns the evaluation of only its first `rows` rows.
 Evaluation first_rows(const Evaluation& evaluation, size_t rows);
 
 int64_t count_conversations(const std::vector<TokenRow>& rows);

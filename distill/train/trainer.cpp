@@ -17,7 +17,7 @@ constexpr int kFaultsInARow = 3, kMaxRollbacks = 3;
 
 struct GivenUp {};
 
-// Moves running means towards the figures of a step, a tenth of the way. Figures that are NaN are left out.
+// Updates running means: mean += 0.1 · (figure − mean), or mean = figure the first time. NaN figures are skipped.
 void follow(const std::vector<double>& figures, std::vector<double>& means) {
   if (means.empty()) means.assign(figures.size(), 0);
   for (size_t j = 0; j < figures.size(); ++j)
@@ -101,7 +101,7 @@ Json Trainer::state() const {
           {"extra", options_.extra}};
 }
 
-// Rank 0 alone reads the checkpoint; the others get what it read.
+// Only rank 0 reads the checkpoint; the other ranks receive its content by broadcast.
 void Trainer::restore(const Checkpoint& checkpoint) {
   const Json s = Json::parse(ranks_.broadcast(checkpoint.state.dump()));
   try {
@@ -115,13 +115,13 @@ void Trainer::restore(const Checkpoint& checkpoint) {
     measured_.clear();
     for (const Json& m : s.at("measured")) {
       measured_.push_back({m.at("step").get<int64_t>(), m.at("score").get<double>(), m.at("loss").get<double>(), {}});
-      if (m.contains("ci"))  // earlier versions have none
+      if (m.contains("ci"))  // checkpoints of earlier versions have no interval
         measured_.back().ci = {m.at("ci").at(0).get<double>(), m.at("ci").at(1).get<double>()};
     }
   } catch (const Json::exception& e) {
     throw Error(ErrorKind::kData, checkpoint.directory.string() + ": state.json: " + e.what());
   }
-  saved_step_ = step_;  // from here on, so that a rank lost on the way does not get a half-read state saved over it
+  saved_step_ = step_;  // set first: if a rank now fails, the half-restored state is not saved
   if (ranks_.is_first()) CheckpointStore::restore(checkpoint, draft_);
   std::vector<at::Tensor> weights;
   for (const NamedTensor& p : parameters_) weights.push_back(p.tensor);
@@ -140,11 +140,11 @@ void Trainer::resume(const Checkpoint& checkpoint) {
   faults_ = FaultPolicy(static_cast<int>(json_int(s, "rollbacks", {0, kMaxRollbacks}, where, ErrorKind::kData)));
 }
 
-// Computes the gradients of a step over all ranks. `given_up` is set if one of them was asked to stop.
+// Computes the gradients of a step over all ranks. Sets `given_up` if any rank was asked to stop during the step.
 Trainer::StepFigures Trainer::step_gradients(const StepShare& share) {
   StepFigures out;
-  // A step of a large model can take longer than a stop request may wait, so a stop abandons the step as if it had not
-  // begun.
+  // When a stop is requested, the step is abandoned without an update, because a step of a large model may take too
+  // long.
   const auto stopped = [&] {
     if (stop_requested()) throw GivenUp{};
   };
@@ -253,7 +253,7 @@ void Trainer::roll_back() {
 }
 
 bool Trainer::measure() {
-  // Without held-out rows the score is the step, so the latest checkpoint ranks highest.
+  // Without held-out rows the score is the step number, so that the latest checkpoint ranks highest.
   Measured m{step_, static_cast<double>(step_), last_loss_, {}};
   if (!data_.selection->empty()) {
     const std::vector<TokenRow>& rows = *data_.selection;
@@ -282,8 +282,8 @@ bool Trainer::measure() {
 }
 
 void Trainer::save() {
-  // Weights that are not finite are not saved. The next loss will not be finite either, and the run then goes back to
-  // the last checkpoint.
+  // Non-finite weights are not saved. With such weights the next loss is not finite either, and FaultPolicy then rolls
+  // back to the last checkpoint.
   bool finite = true;
   for (const NamedTensor& p : parameters_) finite = finite && at::isfinite(p.tensor.detach()).all().item<bool>();
   if (optimizer_.is_shared()) finite = !ranks_.any(!finite);
@@ -317,7 +317,7 @@ void Trainer::report(const StepFigures& f, double step_seconds) {
   const std::string detail = format("loss %.4f", f.loss) +
                              (data_.teacher ? format(" · acceptance %.4f", f.acceptance) : "") +
                              format(" · %.0f tokens/s", speed);
-  // The ETA follows the nearer of the two limits.
+  // Progress is reported as a fraction of the steps or of the time limit, whichever will be reached first.
   const double limit = options_.schedule.time_limit_seconds, steps = static_cast<double>(options_.schedule.total_steps);
   if (steps > 0 && (limit <= 0 || static_cast<double>(step_) / steps >= elapsed() / limit))
     progress_({"distill", static_cast<double>(step_), steps, "steps", detail});
@@ -335,7 +335,7 @@ void Trainer::train() {
         const bool sound = measure();
         evaluations_ = static_cast<int>(evaluations_due()) + 1;
         if (sound) save();
-      } catch (const GivenUp&) {  // the resumed run will measure this step
+      } catch (const GivenUp&) {  // the resumed run makes this evaluation
         stop = true;
       }
     }
@@ -343,8 +343,7 @@ void Trainer::train() {
     if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0 && saved_step_ != step_) save();
     if (stop) {
       if (saved_step_ != step_) save();
-      ranks_.any(
-          false);  // the launcher may end all ranks when the first one ends, so rank 0 has to be done with saving
+      ranks_.any(false);  // waits for rank 0 to save: the launcher may kill all ranks once one exits
       throw Error(ErrorKind::kNetwork,
                   "stopped by a signal at step " + std::to_string(step_) +
                       " with a checkpoint saved: the same command with --resume goes on from there");
@@ -361,7 +360,8 @@ TrainingSummary Trainer::run() {
   try {
     train();
   } catch (const parallel::RankError&) {
-    // A share of the optimizer's state is lost with its rank; then the run goes on from the checkpoint before.
+    // If the optimizer state is divided, a failed rank's share of it is lost. Then nothing is saved, and the run must
+    // be resumed from the previous checkpoint.
     if (saved_step_ != step_ && !optimizer_.is_shared()) save();
     throw;
   }

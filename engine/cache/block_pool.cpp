@@ -41,7 +41,7 @@ void BlockPool::grow(int64_t count) {
            : at::empty(shape, at::TensorOptions(device_).dtype(dtype_));
   blocks_.resize(static_cast<size_t>(first + count));
   free_.reserve(blocks_.size());
-  // Descending, so that take() returns lower block numbers first.
+  // Blocks are pushed in descending order, so that take() returns lower block numbers first.
   for (auto block = static_cast<int32_t>(first + count - 1); block >= first; --block) {
     at(block).slab = static_cast<int32_t>(slabs_.size());
     at(block).address = static_cast<std::byte*>(memory.mutable_data_ptr()) + (block - first) * block_bytes_;
@@ -55,7 +55,7 @@ int64_t BlockPool::available() const {
 }
 
 int32_t BlockPool::take() {
-  // Grows by half of the present size, so that little memory stays unused.
+  // The pool grows by half of its present size, so that little memory stays unused.
   if (free_.empty() && !bounded()) grow(std::max<int64_t>(4, num_blocks() / 2));
   int32_t block = oldest_;
   if (!free_.empty()) {
@@ -148,7 +148,7 @@ void BlockPool::copy(int32_t from, int64_t from_slot, int32_t to, int64_t to_slo
   const auto* source = static_cast<const std::byte*>(address(from));
   auto* target = static_cast<std::byte*>(address(to));
   const int64_t stride = block_bytes_ / (shape_[0] * shape_[1] * shape_[2]),
-                row = stride / kTokens;  // bytes of one head of one layer and side, and of one slot
+                row = stride / kTokens;  // stride: bytes of one head's keys (or values) in a layer; row: of one slot
   for (int64_t at = 0; at < block_bytes_; at += stride)
     std::memcpy(target + at + to_slot * row, source + at + from_slot * row, static_cast<size_t>(count * row));
 }
@@ -180,7 +180,7 @@ void BlockPool::move(std::span<const Move> moves) {
 }
 
 at::Tensor BlockPool::gather(std::span<const int32_t> blocks, int64_t layer, int64_t side, int64_t length) const {
-  std::vector<at::Tensor> runs;  // runs of adjacent blocks, each a view [G, blocks, kTokens, D]
+  std::vector<at::Tensor> runs;  // one view [G, blocks, kTokens, D] per run of adjacent blocks
   for (size_t i = 0; i < blocks.size();) {
     const Block& start = at(blocks[i]);
     const Slab& slab = slabs_[static_cast<size_t>(start.slab)];

@@ -1,6 +1,6 @@
-// Stores the keys and values of one model's sequences in blocks of a fixed number of tokens; a block holds all layers.
-// Sequences hold blocks through their tables (kv_cache.h), and several sequences may hold the same block. Not
-// thread-safe.
+// Stores the keys and values of one model's sequences in blocks of a fixed number of tokens. A block holds all layers
+// of its tokens. Sequences refer to blocks through their tables (kv_cache.h), and several sequences may share a block.
+// Not thread-safe.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,9 +22,9 @@ class BlockPool {
   static constexpr int64_t kTokens = kernels::cpu::kBlockSlots;  // tokens per block
   static int64_t block_bytes(const DecoderConfig& config, at::ScalarType dtype);
 
-  // With budget_bytes > 0, allocates at once as many blocks as fit, and keeps published blocks until their memory is
-  // needed. With budget_bytes = 0, allocates as needed, and no block is ever published. Throws Error(kConfig) if the
-  // budget is below one block, Error(kDevice) if the memory cannot be allocated.
+  // With budget_bytes > 0, allocates as many blocks as fit at once, and keeps published blocks in the prefix cache
+  // until their memory is needed. With budget_bytes = 0, allocates as needed, and no block is published. Throws
+  // Error(kConfig) if the budget is less than one block, Error(kDevice) if the memory cannot be allocated.
   BlockPool(const DecoderConfig& config, at::Device device, at::ScalarType dtype, int64_t budget_bytes = 0);
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
@@ -35,43 +35,43 @@ class BlockPool {
   int64_t block_bytes() const { return block_bytes_; }
   int64_t available() const;  // number of blocks that take() can still return
   int64_t held() const { return num_blocks() - static_cast<int64_t>(free_.size()) - num_kept_; }
-  int64_t kept() const { return num_kept_; }  // published blocks without holders
+  int64_t kept() const { return num_kept_; }  // number of published blocks that no sequence holds
 
-  // Returns a block with one holder and undefined content: a free block, else the kept block that was released longest
-  // ago. Throws Error(kDevice) if all blocks are held.
+  // Returns a block whose only holder is the caller and whose content is undefined. Takes a free block. If there is
+  // none, takes the published block without holders that was released longest ago. Throws Error(kDevice) if all blocks
+  // are held.
   int32_t take();
   void hold(int32_t block);
-  // Removes a holder. A published block without holders is kept, and take() reuses the longest kept block first. Throws
-  // Error(kInternal) if the block has no holder.
+  // Removes a holder. A published block without holders stays in the prefix cache until take() reuses it, least
+  // recently released first. Throws Error(kInternal) if the block has no holder.
   void release(int32_t block);
   int32_t holders(int32_t block) const { return at(block).holders; }
 
-  // Finds the published block with this key and these tokens, adds a holder and returns the block, or −1 if there is
+  // Finds the published block with this key and these tokens, and adds a holder. Returns the block, or −1 if there is
   // none.
   int32_t adopt(const PrefixKey& key, std::span<const int32_t> tokens);
-  // Returns the length, in tokens, of the longest prefix of `tokens` that is held in published blocks of this tenant
-  // and scaling.
+  // Returns how many tokens at the beginning of `tokens` are in this tenant's published blocks under this rope scaling.
   int64_t find(uint64_t tenant, int64_t rope_rescale, std::span<const int32_t> tokens) const;
   // Publishes a full block, so that adopt() finds it by its kTokens tokens. If an equal block is already published,
-  // releases `block` and holds the other one instead. Returns the block to use from now on.
+  // releases `block` and holds the published block instead. Returns the block to use from now on.
   int32_t publish(int32_t block, const PrefixKey& key, std::span<const int32_t> tokens);
   void unpublish(int32_t block);                                         // call before writing to the block
-  uint64_t serial(int32_t block) const { return index_.serial(block); }  // 0: not published
+  uint64_t serial(int32_t block) const { return index_.serial(block); }  // 0: the block is not published
 
-  // Returns the address, on the pool's device, of the block's [layers, 2 (keys, values), G, kTokens, D].
+  // Returns the address, on the pool's device, of the block's memory [layers, 2 (keys, values), G, kTokens, D].
   void* address(int32_t block) const { return at(block).address; }
   // Writes rows [T, G, D] of one layer's keys (side 0) or values (side 1) from `slot` on, where T <= kTokens - slot.
   void write(int32_t block, int64_t slot, int64_t layer, int64_t side, const at::Tensor& rows);
-  // Copies `count` slots of all layers to another block. Within one block, the two ranges must not overlap.
+  // Copies `count` slots of all layers to another block, or within one block if the two ranges do not overlap.
   void copy(int32_t from, int64_t from_slot, int32_t to, int64_t to_slot, int64_t count);
-  // Copies single slots of all layers, one after the other. In the order of the sequence, the slots moved from and the
-  // slots moved to both ascend, and no slot moves to a later place.
+  // A copy of one slot of all layers. The moves of a list are carried out in order. Within the sequence, the source and
+  // the target slots are both in ascending order, and no slot moves to a later position.
   struct Move {
     int32_t from, to;  // blocks
     int32_t from_slot, to_slot;
   };
   void move(std::span<const Move> moves);
-  // Returns moves, at most kernels::SlotMoves::kMost, as the kernel wants them.
+  // Returns up to kernels::SlotMoves::kMost moves in the form that the kernel move_slots() reads.
   kernels::SlotMoves slot_moves(std::span<const Move> moves) const;
   // Returns the first `length` slots of these blocks: [G, length, D].
   at::Tensor gather(std::span<const int32_t> blocks, int64_t layer, int64_t side, int64_t length) const;
@@ -80,10 +80,10 @@ class BlockPool {
   struct Block {
     void* address = nullptr;
     int32_t holders = 0, slab = 0;
-    int32_t older = -1, newer = -1;  // neighbours in the list of kept blocks
+    int32_t older = -1, newer = -1;  // neighbours in the list of published blocks without holders
   };
   struct Slab {
-    int32_t first;      // number of its first block
+    int32_t first;      // number of the slab's first block
     at::Tensor memory;  // [blocks, layers, 2, G, kTokens, D]
   };
   Block& at(int32_t block) { return blocks_[static_cast<size_t>(block)]; }
@@ -95,7 +95,7 @@ class BlockPool {
 
   at::Device device_;
   at::ScalarType dtype_;
-  std::vector<int64_t> shape_;  // of one block
+  std::vector<int64_t> shape_;  // shape of one block
   int64_t block_bytes_, max_blocks_ = 0, num_kept_ = 0;
   std::vector<Slab> slabs_;
   std::vector<Block> blocks_;

@@ -20,7 +20,8 @@ KvCache::KvCache(const DecoderConfig& config, at::Device device, at::ScalarType 
 KvCache::KvCache(std::shared_ptr<BlockPool> pool) : pool_(std::move(pool)) {}
 
 KvCache::~KvCache() {
-  // Releases the last block first, so that the pool also reuses it first: a block is useless without those before it.
+  // Releases the last block first, so that the pool also reuses it first: a block is useless without the blocks before
+  // it.
   for (; !table_.empty(); table_.pop_back()) pool_->release(table_.back());
 }
 
@@ -63,7 +64,7 @@ void KvCache::keep(int64_t length, std::span<const int64_t> places) {
   if (count == 0 || length < 0) return truncate(length);
   for (int64_t block = length / kTokens; block * kTokens < length + count; ++block) own(block, kTokens);
   std::vector<BlockPool::Move> moves;
-  for (int64_t i = 0; i < count; ++i) {  // never overwrites a place that is still to be read, since places ascend
+  for (int64_t i = 0; i < count; ++i) {  // places ascend, so no slot is overwritten before it is read
     const int64_t from = places[static_cast<size_t>(i)], to = length + i;
     if (from == to) continue;
     moves.push_back({.from = table_[static_cast<size_t>(from / kTokens)],
@@ -123,7 +124,8 @@ void KvCache::publish() {
   if (!tenant_) return;
   for (; published_ < length_ / kTokens; ++published_) {
     const int64_t first = published_ * kTokens, last = first + kTokens - 1;
-    if (positions_[static_cast<size_t>(last)] != last) return;  // part of a tree; in a chain, position = index
+    // Blocks that contain tree nodes are not published. Without tree nodes, a token's position equals its index.
+    if (positions_[static_cast<size_t>(last)] != last) return;
     const int32_t block = pool_->publish(table_[static_cast<size_t>(published_)], key_of(published_),
                                          tokens().subspan(static_cast<size_t>(first), kTokens));
     set(published_, block);

@@ -1,5 +1,5 @@
-// The keys and values of one sequence for every layer: a table of blocks of a pool. Sequences with the same beginning
-// share blocks; a shared block is copied before it is written to.
+// The KV cache of one sequence: a table of blocks of a BlockPool, which hold the keys and values of all layers.
+// Sequences with the same prefix share blocks; a shared block is copied before it is written to.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -39,29 +39,29 @@ class KvCache {
   // Keeps the first `length` tokens and, after them, the tokens at `places`, which are in [length, length()) and
   // ascend. Throws Error(kInternal) otherwise.
   void keep(int64_t length, std::span<const int64_t> places);
-  // Returns a cache of the first `length` tokens that shares their blocks and everything known about them. Throws
+  // Returns a cache of the first `length` tokens that shares their blocks and has the same metadata. Throws
   // Error(kInternal) if length > length().
   KvCache prefix(int64_t length) const;
-  // Makes room for `capacity` tokens. The slots from length() on then lie in blocks that no other cache holds. Throws
-  // as BlockPool::take() does.
+  // Makes room for `capacity` tokens in total. The slots from length() on then lie in blocks that no other cache holds.
+  // Throws as BlockPool::take() does.
   void reserve(int64_t capacity);
-  // Returns how many blocks a pass over `count` tokens takes at most. `anew`: the pass may rewrite the whole text
-  // (rescaled_pass.h).
+  // Returns the maximum number of blocks that a pass over `count` tokens takes from the pool. `anew`: the pass may
+  // recompute the whole text (rescaled_pass.h).
   int64_t blocks_missing(int64_t count, bool anew = false) const;
   // Writes rows at [length, length + T) of one layer. Returns [G, length + T, D] of keys and values, copies or views.
   std::pair<at::Tensor, at::Tensor> append(int64_t layer, const at::Tensor& k, const at::Tensor& v);  // [T, G, D] each
   void commit(int64_t num_tokens);  // call after the last layer: adds num_tokens to length()
 
-  // Fills an empty cache with the whole blocks that this tenant has published for these tokens. From then on the cache
-  // records its tokens, so that publish() can share them with this tenant. Returns length(). Does nothing in a pool
-  // without a budget.
+  // Fills an empty cache with the published whole blocks of this tenant that hold the beginning of `tokens`. From then
+  // on the cache records its tokens, so that publish() can share them within the tenant. Returns length(). Does nothing
+  // in a pool without a budget.
   int64_t adopt(std::span<const int32_t> tokens, uint64_t tenant);
-  // Publishes the blocks that are full now; must be called between passes.
+  // Publishes the full blocks of the cache, so that adopt() of other caches finds them. Must be called between passes.
   void publish();
 
-  // For texts whose rope scaling depends on their length (rope.h). rope_rescale() is the scaling of the cached content.
-  // record() remembers the tokens at [length, length + T), so that the content can be recomputed. Empty `positions`
-  // mean that each position equals its slot.
+  // Only needed if the rope scaling depends on the length of the text (rope.h). rope_rescale() is the scaling of the
+  // cached content. record() stores the tokens at [length, length + T), so that the content can be recomputed. If
+  // `positions` is empty, each position equals its slot.
   int64_t rope_rescale() const { return rope_rescale_; }
   void set_rope_rescale(int64_t rope_rescale);  // throws Error(kInternal) unless the cache is empty or has this scaling
   bool records() const { return tenant_.has_value(); }
@@ -74,8 +74,8 @@ class KvCache {
  private:
   PrefixKey key_of(int64_t block) const;   // `block` is an index into the table
   void set(int64_t index, int32_t block);  // index <= table_.size()
-  // Makes a block of the table safe to write to and keeps its first `num_slots` slots: if the block is shared, copies
-  // these slots to a new block, else unpublishes it.
+  // Makes a block of the table writable and keeps its first `num_slots` slots. If the block is shared, replaces it by a
+  // copy of these slots. If it is published, unpublishes it.
   void own(int64_t index, int64_t num_slots);
   std::shared_ptr<BlockPool> pool_;
   std::vector<int32_t> table_;
@@ -83,7 +83,7 @@ class KvCache {
   std::vector<int32_t> tokens_;
   std::vector<int64_t> positions_;
   std::optional<uint64_t> tenant_;
-  // published_: number of blocks at the table's beginning that are published.
+  // published_ is the number of blocks at the beginning of the table that are published.
   int64_t length_ = 0, rope_rescale_ = 0, published_ = 0;
 };
 

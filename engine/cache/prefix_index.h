@@ -1,4 +1,5 @@
-// Maps tokens to cached blocks: finds the chain of full blocks that holds the beginning of a text. Used by BlockPool.
+// Maps tokens to cached blocks: finds the chain of full blocks that holds the longest prefix of a text. Used by
+// BlockPool.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace specdec::model {
 struct PrefixKey {
   uint64_t tenant = 0;       // a tenant finds only its own blocks
   int64_t rope_rescale = 0;  // KvCache::rope_rescale()
-  uint64_t parent = 0;       // serial() of the block before; 0: the block begins the text
+  uint64_t parent = 0;       // serial() of the preceding block; 0: this block begins the text
   bool operator==(const PrefixKey&) const = default;
 };
 
@@ -20,15 +21,15 @@ class PrefixIndex {
  public:
   explicit PrefixIndex(int64_t block_tokens) : block_tokens_(static_cast<size_t>(block_tokens)) {}
   void resize(size_t num_blocks);  // blocks are numbered from 0 to num_blocks − 1
-  // Returns the block with this key and these tokens, or −1. Key and tokens are compared too, so equal hashes never
-  // give a wrong block.
+  // Returns the block with this key and these tokens, or −1. Key and tokens are compared as well as the hash, so a hash
+  // collision never gives a wrong block.
   int32_t find(const PrefixKey& key, std::span<const int32_t> tokens) const;
-  // Adds a block; `tokens` must be a whole block. If another block has the same hash, that block stays in the index and
-  // this one is not added.
+  // Adds a block; `tokens` must be a whole block. If another block has the same hash, does nothing, so the other block
+  // stays in the index.
   void insert(int32_t block, const PrefixKey& key, std::span<const int32_t> tokens);
   void erase(int32_t block);  // does nothing if the block is not in the index
-  // Returns a number that identifies the block's content together with everything before it. A number is never reused;
-  // 0: the block is not in the index.
+  // Returns a number that identifies the block's content together with all preceding blocks, or 0 if the block is not
+  // in the index. A number is never reused.
   uint64_t serial(int32_t block) const { return entries_[static_cast<size_t>(block)].serial; }
   size_t size() const { return by_hash_.size(); }
 

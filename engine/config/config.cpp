@@ -54,7 +54,7 @@ void parse_shape(const Json& config, const Family& family, const std::string& wh
   out.intermediate_size = integer("intermediate_size", 1 << 20);
   out.num_layers = integer("num_hidden_layers", 1024);
   out.num_heads = integer("num_attention_heads", 1024);
-  // As in transformers, null means one for each head, and an absent key the family's default.
+  // As in transformers, null means one kv head per query head, and an absent key means the family's default.
   const int64_t usual_kv_heads =
       config.contains("num_key_value_heads") || family.num_kv_heads == 0 ? out.num_heads : family.num_kv_heads;
   out.num_kv_heads = json_int(config, "num_key_value_heads",
@@ -89,7 +89,7 @@ void parse_arithmetic(const Json& config, const Family& family, const std::strin
   if (!family.gemma) return;
   if (json_bool(config, "use_bidirectional_attention", false, where, kKind))
     fail(where, "use_bidirectional_attention: only causal decoders are supported");
-  // A null soft cap means none; an absent one means the family's default.
+  // A soft cap of null means no cap; an absent key means the family's default.
   const auto soft_cap = [&](const char* key, double usual) {
     return json_double(config, key, {.low = 1e-3, .high = 1e6, .fallback = config.contains(key) ? 0.0 : usual}, where,
                        kKind);
@@ -101,7 +101,7 @@ void parse_arithmetic(const Json& config, const Family& family, const std::strin
   out.final_soft_cap = soft_cap("final_logit_softcapping", family.final_soft_cap);
 }
 
-// Returns layer_types with true for sliding attention; empty if it is absent.
+// Returns a list with true for each layer of layer_types that has sliding attention; empty if the key is absent.
 std::vector<bool> parse_layer_types(const Json& config, int64_t num_layers, const std::string& where) {
   std::vector<bool> sliding;
   if (!config.contains("layer_types") || config["layer_types"].is_null()) return sliding;
@@ -208,8 +208,8 @@ void refuse_unsupported(const Json& config, const Family& family, const std::str
                     names.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-// Writes the settings that parse_layers() and parse_arithmetic() read. A setting is written layer by layer only if
-// other engines can read that form for this model family.
+// Writes the settings that parse_layers() and parse_arithmetic() read. A setting is written per layer only if other
+// engines can read the per-layer form for this model family.
 void write_layers(const DecoderConfig& config, const Family& family, Json& out) {
   const LayerConfig first = config.layers.empty() ? LayerConfig{} : config.layers.front();
   if (family.biases == Biases::kFlag) out["attention_bias"] = first.qkv_bias;
@@ -286,7 +286,7 @@ DecoderConfig parse_decoder_config(const Json& config, const std::string& where)
   add_token_ids(config, "eos_token_id", out.vocab_size, out.eos_ids, where);
   out.bos_id = static_cast<int32_t>(
       json_int(config, "bos_token_id", {.low = 0, .high = out.vocab_size - 1, .fallback = -1}, where, kKind));
-  // pad_token_id is often −1 or outside the vocabulary. It is then ignored, because nothing here needs it.
+  // pad_token_id is often −1 or outside the vocabulary. It is then ignored, because specdec does not need it.
   const int64_t pad = json_int(
       config, "pad_token_id",
       {.low = std::numeric_limits<int32_t>::min(), .high = std::numeric_limits<int32_t>::max(), .fallback = -1}, where,
@@ -337,7 +337,7 @@ Json to_json(const DecoderConfig& config) {
   write_layers(config, family, out);
   if (config.bos_id >= 0) out["bos_token_id"] = config.bos_id;
   if (config.pad_id >= 0) out["pad_token_id"] = config.pad_id;
-  // Writes null, because the family's default would apply if the key were absent, and it is outside a small vocabulary.
+  // Writes null, because an absent key would mean the family's default id, which can be outside a small vocabulary.
   if (config.pad_id < 0 && family.pads) out["pad_token_id"] = nullptr;
   if (config.eos_ids.size() == 1) out["eos_token_id"] = config.eos_ids.front();
   if (config.eos_ids.size() > 1) out["eos_token_id"] = config.eos_ids;

@@ -14,17 +14,17 @@
 
 namespace specdec::model {
 
-// Describes how positions rotate queries and keys; rope.h names the sources of the formulas.
+// Describes the rotary embedding of queries and keys; rope.h names the sources of the formulas.
 struct RopeConfig {
   enum class Kind { kDefault, kLinear, kDynamic, kYarn, kLongRope, kLlama3 };
   Kind kind = Kind::kDefault;
   double theta = 10000;
   double factor = 1;                                 // scaling factor of every kind except kDefault
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3
-  // Context length before scaling: for llama3, yarn and longrope original_max_position_embeddings, for dynamic
-  // max_position_embeddings.
+  // Context length before scaling: original_max_position_embeddings for llama3, yarn and longrope,
+  // max_position_embeddings for dynamic.
   int64_t original_max_position = 8192;
-  // partial_rotary_factor: share of a head's values that are rotated, from the first on.
+  // partial_rotary_factor: the fraction of a head's values, counted from the first, that are rotated.
   double rotary_fraction = 1;
   double attention_factor = 1;                    // yarn, longrope: factor of cos and sin
   double beta_fast = 32, beta_slow = 1;           // yarn
@@ -34,22 +34,24 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-// Describes how a checkpoint stores its matrices (formats: quantised_reader.h). They are dequantised while loading.
+// Describes how a checkpoint stores quantised matrices (formats: quantised_reader.h). Loading dequantises the matrices,
+// except where weights.h keeps them quantised (kAsStored).
 struct Quantisation {
   enum class Method { kNone, kFp8, kGptq, kAwq };
   Method method = Method::kNone;
   int64_t bits = 4;        // gptq: 4 or 8; awq: 4
   int64_t group_size = 0;  // number of inputs that share a scale; 0: all inputs
-  // False if config.json does not say group_size, or gives some matrices another one. A matrix whose scales do not fit
-  // group_size then has equal groups, as many as it has rows of scales.
+  // Whether the scales of every matrix must fit group_size. False if config.json has no group_size, or sets another
+  // group size for some matrices. If the scales of a matrix then do not fit, its inputs are divided into equal groups,
+  // one per row of scales.
   bool group_size_binds = true;
   int64_t zero_offset = 0;                        // gptq: added to a stored zero point
   int64_t block_rows = 128, block_columns = 128;  // fp8 with one scale per block
-  bool blocks_bind = false;                       // config.json says that all matrices have one scale per block
+  bool blocks_bind = false;                       // true if config.json says that all matrices have one scale per block
 };
 
 enum class Activation { kSilu, kGeluTanh };
-// The norm of queries and keys before rotation: none, of each head, or of all heads as one row.
+// The norm of queries and keys before rotation: none, one norm per head, or one norm over all heads.
 enum class QkNorm { kNone, kHead, kProjection };
 enum class LayerRope { kNone, kGlobal, kLocal };
 
@@ -59,13 +61,13 @@ struct LayerConfig {
   bool attention_out_norm = false, mlp_out_norm = false;  // after attention, after the feed-forward part
   QkNorm qk_norm = QkNorm::kNone;
   LayerRope rope = LayerRope::kGlobal;
-  // A query sees the last `window` of its keys, its own included; 0: all keys.
+  // A query sees only the last `window` keys, its own included; 0: all keys.
   int64_t window = 0;
-  bool experts = false;  // mixture of experts instead of a dense feed-forward part
+  bool experts = false;  // true: mixture of experts; false: a dense feed-forward part
 };
 
 struct DecoderConfig {
-  std::string model_type;  // "llama", … (families.cpp)
+  std::string model_type;  // "llama" or another row of families.cpp
   int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_layers = 0;
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   int64_t max_position = 2048;
@@ -83,11 +85,11 @@ struct DecoderConfig {
   int64_t num_experts = 0, experts_per_token = 0, expert_intermediate_size = 0;
   bool normalise_experts = true;  // the weights of the chosen experts sum to 1
   bool tie_embeddings = false;
-  // Token ids that the head scores, ascending; all others get −inf (draft_vocab.h). Empty: the head scores all ids.
+  // Token ids that lm_head scores, ascending; all other ids get −inf (draft_vocab.h). Empty: lm_head scores all ids.
   std::vector<int32_t> draft_vocab;
-  std::vector<LayerConfig> layers;               // size num_layers
-  Quantisation quantisation;                     // the checkpoint's; a loaded decoder has none
-  at::ScalarType dtype = at::ScalarType::Float;  // of the checkpoint; in a loaded decoder side_dtype()
+  std::vector<LayerConfig> layers;  // size num_layers
+  Quantisation quantisation;        // the checkpoint's; kNone in a loaded decoder, except with kAsStored (weights.h)
+  at::ScalarType dtype = at::ScalarType::Float;  // the checkpoint's; in a loaded decoder, side_dtype()
   std::vector<int32_t> eos_ids;                  // union of config.json and generation_config.json
   int32_t bos_id = -1, pad_id = -1;              // -1: none
 
@@ -102,10 +104,10 @@ const char* dtype_name(at::ScalarType dtype);
 DecoderConfig parse_decoder_config(const Json& config, const std::string& where);
 // Reads config.json, and the EOS ids of generation_config.json if that file exists.
 DecoderConfig load_decoder_config(const std::filesystem::path& directory);
-// Adds an id to those that end an answer. Returns false if it is one already, or is no token of the model.
+// Adds an id to the ids that end an answer. Returns false if the list has the id already, or the vocabulary does not.
 bool add_eos_id(DecoderConfig& config, int32_t id);
-// Returns a config.json that transformers, vLLM and SGLang can load. Settings that differ by layer are written per
-// layer (layer_types, …), so that a model keeps its meaning when layers are removed.
+// Returns a config.json that transformers, vLLM and SGLang can load. Settings that differ between layers are written
+// per layer (layer_types, …), so that they stay correct when layers are removed.
 Json to_json(const DecoderConfig& config);
 
 }  // namespace specdec::model

@@ -13,13 +13,13 @@ constexpr ErrorKind kEagleError = ErrorKind::kModel;
 constexpr int64_t kUsualTaps = 3, kMostTaps = 64;
 constexpr const char* kLayerIds = "eagle_aux_hidden_state_layer_ids";
 constexpr const char* kArchitecture = "LlamaForCausalLMEagle3";
-// The hidden states that a head has read would be recomputed under another scaling as the text grows, and the head
-// would not know.
+// If the target's rope scaling depends on the length of the text, the target's earlier hidden states change as the text
+// grows, but an EAGLE-3 head has already read the old ones.
 constexpr const char* kVaryingRope =
     "the target's rope scaling depends on the length of the text (dynamic or longrope): EAGLE-3 heads for such targets "
     "are not supported; use a draft model";
-// The class names of heads with a plain Llama layer, all of which engines run with the same code. Original heads call
-// themselves LlamaForCausalLM.
+// The class names of EAGLE-3 heads with a plain Llama layer; engines run all of them with the same code. The original
+// heads call themselves LlamaForCausalLM.
 constexpr const char* kArchitectures[] = {kArchitecture, "Eagle3LlamaForCausalLM", "Eagle3Speculator",
                                           "Eagle3DraftModel", "LlamaForCausalLM"};
 
@@ -34,7 +34,7 @@ bool ascend(const std::vector<int64_t>& taps) {
 
 bool has_value(const Json& object, const char* key) { return object.contains(key) && !object.at(key).is_null(); }
 
-// Settings of other trainers' heads that this runtime does not have, with the only value that it can run.
+// Throws for each setting of other trainers' heads that has another value than the only one that this runtime supports.
 void refuse_other_heads(const Json& config, const Json& layer, const std::string& where) {
   const auto only = [&](const Json& object, const char* key, bool value, bool usual) {
     if (json_bool(object, key, usual, where, kEagleError) != value)
@@ -69,7 +69,7 @@ void check_architecture(const Json& config, const std::string& where) {
                           names.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 200));
 }
 
-// Returns the ids under `key`, each plus `shift`; empty if there are none.
+// Returns the layer ids in the object, each increased by `shift`; empty if there are none.
 std::vector<int64_t> parse_ids(const Json& object, int64_t shift, int64_t layers, const std::string& where) {
   std::vector<int64_t> out;
   if (!has_value(object, kLayerIds)) return out;
@@ -79,7 +79,8 @@ std::vector<int64_t> parse_ids(const Json& object, int64_t shift, int64_t layers
   return out;
 }
 
-// vLLM takes the ids at the top as they are. SGLang takes those under eagle_config and adds 1 for Llama and Qwen.
+// Parses the layer ids of the taps. vLLM reads the ids at the top level as they are. SGLang reads the ids under
+// eagle_config and adds 1 to them for Llama and Qwen targets.
 void parse_taps(const Json& config, const DecoderConfig& target, const std::string& where, EagleConfig& out) {
   const Json eagle = has_value(config, "eagle_config") ? config["eagle_config"] : Json::object();
   const std::vector<int64_t> top = parse_ids(config, 0, target.num_layers, where),
@@ -128,7 +129,7 @@ EagleConfig eagle_config_for(const DecoderConfig& target) {
   layer.max_position = target.max_position;
   layer.rms_norm_eps = target.rms_norm_eps;
   layer.rope = target.rope;
-  layer.rope.rotary_fraction = 1;  // a Llama layer turns whole heads
+  layer.rope.rotary_fraction = 1;  // a Llama layer rotates whole heads
   layer.layers.resize(1);
   layer.dtype = target.dtype;
   layer.eos_ids = target.eos_ids;

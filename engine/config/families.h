@@ -1,5 +1,5 @@
-// Describes the differences between model families as data, with one row per family. config.cpp, rope_config.cpp and
-// parameters.cpp read it.
+// Describes the differences between model families as data, in a table with one row per family. config.cpp,
+// rope_config.cpp and parameters.cpp read the table.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace specdec::model {
 
 enum class Biases {
   kNever,
-  kFlag,  // q, k, v and o have biases if attention_bias in config.json is true
+  kFlag,  // q, k, v and o have biases if config.json sets attention_bias to true
   kQkv    // q, k and v always have biases, o never; attention_bias is not read
 };
 enum class Norms { kBefore, kAfter, kAround };  // where attention and the feed-forward part are normalised
@@ -19,13 +19,13 @@ enum class Windows {
   kNone,
   kAll,         // every layer, unless sliding_window is null
   kSwitched,    // every layer, if use_sliding_window
-  kUpper,       // if use_sliding_window: as layer_types says, or the layers from max_window_layers on
-  kUnrotated,   // if use_sliding_window: as layer_types says, or the layers without rotation
-  kAlternating  // as layer_types says, or all but every n-th layer
+  kUpper,       // if use_sliding_window: layers named by layer_types, else those from max_window_layers on
+  kUnrotated,   // if use_sliding_window: layers named by layer_types, else those without rotation
+  kAlternating  // layers named by layer_types, else all but every n-th layer
 };
 struct ExpertNames {  // tensors model.layers.<l>.<router> and model.layers.<l>.<experts>.<k>.<gate | up | down>
   const char *router = nullptr, *experts = nullptr, *gate = nullptr, *up = nullptr, *down = nullptr;
-  // Key of the experts' width in config.json. Null: the width is intermediate_size, and every layer has experts.
+  // The config.json key of the experts' width. If null, the width is intermediate_size, and every layer has experts.
   const char* width = nullptr;
 };
 
@@ -36,7 +36,7 @@ struct Family {
   int64_t head_dim = 0;      // 0: hidden_size / num_attention_heads
   int64_t num_kv_heads = 0;  // 0: num_attention_heads
   int64_t max_position = 2048;
-  bool tied = false, pads = false;  // pads: there is a default pad_token_id
+  bool tied = false, pads = false;  // pads: the family has a default pad_token_id
   const char* activation_key = "hidden_act";
   Activation activation = Activation::kSilu;
   Biases biases = Biases::kNever;
@@ -48,7 +48,7 @@ struct Family {
   Windows windows = Windows::kNone;
   int64_t sliding_window = 0;     // 0: no window
   int64_t full_every = 0;         // kAlternating: the default of sliding_window_pattern
-  bool local_rope = false;        // layers with a window rotate by rope_local_base_freq
+  bool local_rope = false;        // layers with a window use rope_local_base_freq as theta
   bool unrotated_layers = false;  // config.json may have no_rope_layers
   bool partial_rotary = false;    // config.json may have a partial_rotary_factor below 1
   // Embeddings are scaled by sqrt(hidden_size), and config.json has query_pre_attn_scalar and soft caps.
@@ -59,7 +59,7 @@ struct Family {
   ExpertNames experts = {};
 };
 
-// Returns the row of this model_type. Throws Error(kModel) that lists the supported families if there is none.
+// Returns the row of this model_type. If there is none, throws Error(kModel) that lists the supported families.
 const Family& find_family(const std::string& model_type, const std::string& where);
 
 // Parses and writes the rope settings of config.json in both forms: rope_theta with rope_scaling, and rope_parameters.
@@ -70,8 +70,9 @@ void write_rope(const DecoderConfig& config, const Family& family, Json& out);
 // Parses quantization_config of config.json. Implemented in quantisation_config.cpp.
 Quantisation parse_quantisation(const Json& config, const std::string& where);
 
-// Parses and writes the ids of a reduced head, as text such as "0-255,300,302-310" (ascending) under a key of our own,
-// specdec_draft_vocab. If the key is absent, returns an empty list. Implemented in draft_vocab_config.cpp.
+// Parses and writes the token ids of a reduced lm_head, as text such as "0-255,300,302-310" (ascending), under
+// specdec's own key specdec_draft_vocab. parse_draft_vocab() returns an empty list if the key is absent. Implemented in
+// draft_vocab_config.cpp.
 std::vector<int32_t> parse_draft_vocab(const Json& config, int64_t vocab_size, const std::string& where);
 void write_draft_vocab(const std::vector<int32_t>& draft_vocab, Json& out);
 

@@ -1,5 +1,5 @@
-// Parses quantization_config of config.json, which says how a checkpoint stores its matrices. Formats that are not
-// listed here are refused with an error that names them.
+// Parses quantization_config of config.json, which describes how a checkpoint stores its matrices. Formats that are not
+// listed in this file are refused with an error that names them.
 #include <algorithm>
 #include <cctype>
 #include <initializer_list>
@@ -19,8 +19,8 @@ constexpr ErrorKind kQuantError = ErrorKind::kModel;
                                "else use the fp32, bf16 or fp16 weights");
 }
 
-// Returns the value of the first of these keys that is there, null if none is. Quantisers have several names for a
-// setting; those that are there must agree.
+// `keys` are the names that several quantisers give to one setting. Returns the setting's value, or null if no key is
+// present. Throws if several keys are present with different values.
 Json stated(const Json& object, std::initializer_list<const char*> keys, const std::string& where) {
   const auto lower = [](Json value) {
     if (!value.is_string()) return value;
@@ -41,8 +41,8 @@ Json stated(const Json& object, std::initializer_list<const char*> keys, const s
   return found;
 }
 
-// Parses the settings of GPTQ and AWQ. llm-awq writes w_bit and q_group_size; GPTQModel writes format beside
-// checkpoint_format, and the settings of matrices with others of their own in `dynamic`.
+// Parses the settings of GPTQ and AWQ. llm-awq writes w_bit and q_group_size. GPTQModel writes `format` beside
+// checkpoint_format, and lists matrices with settings of their own in `dynamic`.
 void parse_integers(const Json& object, const std::string& method, const std::string& where, Quantisation& out) {
   const bool gptq = method == "gptq";
   out.method = gptq ? Quantisation::Method::kGptq : Quantisation::Method::kAwq;
@@ -59,10 +59,10 @@ void parse_integers(const Json& object, const std::string& method, const std::st
   const std::string format = json_string({{"format", named}}, "format", gptq ? "gptq" : "gemm", where, kQuantError);
   if (gptq ? format != "gptq" && format != "gptq_v2" : format != "gemm")
     refuse_quantisation(where, method + " of format '" + format + "'");
-  out.zero_offset = format == "gptq" ? 1 : 0;  // format gptq stores zero points minus one; gptq_v2 does not
+  out.zero_offset = format == "gptq" ? 1 : 0;  // format gptq stores each zero point minus one; gptq_v2 does not
 }
 
-// Returns whether there is a size of blocks.
+// Parses the block size of fp8 scales into `out`. Returns false if the object has none.
 bool parse_blocks(const Json& object, const char* key, const std::string& where, Quantisation& out) {
   if (!object.contains(key) || object.at(key).is_null()) return false;
   const Json& sizes = json_array(object, key, 2, where, kQuantError);

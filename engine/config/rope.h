@@ -3,14 +3,14 @@
 //
 // Two scalings depend on the length of the text: dynamic beyond max_position_embeddings, and longrope beyond the
 // original context length. transformers takes the frequencies of a whole pass from its longest position. Here, a
-// token's logits are those of a pass over the text up to this token, with every earlier token under the same scaling.
-// They do not depend on the other tokens that are verified in the same pass.
+// token's logits are those of a pass over the text up to this token, in which one scaling applies to all tokens. The
+// logits do not depend on other tokens that are verified in the same pass.
 //
-// Keys and values cached under another scaling are then useless. Rotating the keys further would not help: from the
-// second layer on they come from hidden states of the other scaling. So a cache records its tokens and is recomputed
-// when the scaling of its text changes (engine/forward/rescaled_pass.cpp), as in transformers' generation for Phi-3.
-// longrope needs this once. dynamic needs it at every token beyond max_position_embeddings, which is exact but slow.
-// Teacher-forced passes (TrainBatch) have one scaling, that of their longest position.
+// When the scaling changes, the cached keys and values are invalid. Rotating the keys again would not help: from the
+// second layer on they were computed from hidden states of the old scaling. So a cache records its tokens and is
+// recomputed when the scaling of its text changes (engine/forward/rescaled_pass.cpp), as transformers' generation does
+// for Phi-3. longrope needs this once; dynamic needs it at every token beyond max_position_embeddings, which is exact
+// but slow. Teacher-forced passes (TrainBatch) have one scaling, that of their longest position.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,14 +21,14 @@
 
 namespace specdec::model {
 
-// Returns a value that identifies the scaling of a text of `length` tokens: 0 for short texts and for scalings that do
-// not depend on the length, else a value that differs whenever the frequencies do.
+// Returns a value that identifies the scaling of a text of `length` tokens: equal values mean equal frequencies. It is
+// 0 for short texts and for scalings that do not depend on the length.
 int64_t rope_rescale(const RopeConfig& rope, int64_t length);
 inline bool rope_varies(const RopeConfig& rope) {
   return rope.kind == RopeConfig::Kind::kDynamic || rope.kind == RopeConfig::Kind::kLongRope;
 }
 
-// Returns R, the number of values of a head that are rotated; it is even.
+// Returns the number of values of a head that are rotated (R below), which is even.
 int64_t rotary_dim(const RopeConfig& rope, int64_t head_dim);
 
 // Returns the angle per position of each rotated pair, [R/2] fp32 on the CPU, for texts with this rope_rescale.

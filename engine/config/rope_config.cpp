@@ -1,4 +1,4 @@
-// Parses and writes the rope settings of config.json: `rope_theta` and `rope_scaling` of transformers 4,
+// Parses and writes the rope settings of config.json: `rope_theta` and `rope_scaling` of transformers 4, and
 // `rope_parameters` of transformers 5.
 #include <cmath>
 
@@ -21,19 +21,18 @@ constexpr std::pair<const char*, RopeConfig::Kind> kRopeTypes[] = {
 
 bool has(const Json& object, const char* key) { return object.contains(key) && !object.at(key).is_null(); }
 
-// Everything that parsing one rope object needs from outside: config.json, the family, and the values that apply if the
-// object does not set them.
+// The inputs of the parser besides the rope object: config.json, the family, and the default values.
 struct RopeScope {
   const Json& config;
   const Family& family;
-  double theta, rotary_fraction;  // defaults for the rope's own object
+  double theta, rotary_fraction;  // defaults for keys that the rope object does not set
   int64_t max_position, head_dim;
 };
 
 RopeConfig::Kind parse_kind(const Json& rope, const Family& family, const std::string& where) {
   std::string type =
       json_string(rope, "rope_type", json_string(rope, "type", "default", where, kRopeError), where, kRopeError);
-  // The first Phi-3 checkpoints use other names for longrope.
+  // The first Phi-3 checkpoints call longrope "su" or "yarn".
   if (family.fused && (type == "su" || type == "yarn")) type = "longrope";
   std::string known;
   for (const auto& [name, kind] : kRopeTypes) {
@@ -56,7 +55,7 @@ int64_t original_max_position(const Json& rope, const RopeScope& scope, const st
 double magnitude(double factor, double strength) { return factor <= 1 ? 1.0 : 0.1 * strength * std::log(factor) + 1.0; }
 
 void parse_yarn(const Json& rope, const std::string& where, RopeConfig& out) {
-  const auto number = [&](const char* key, double fallback) {  // 0 means the same as absent
+  const auto number = [&](const char* key, double fallback) {  // 0 means the same as an absent key
     const double found = json_double(rope, key, {.low = 0, .high = 1000, .fallback = fallback}, where, kRopeError);
     return found == 0 ? fallback : found;
   };
@@ -160,8 +159,9 @@ Json rope_object(const RopeConfig& rope) {
 
 }  // namespace
 
-// Both forms may be present, because some engines read one and some the other. Throws Error(kModel) if they disagree,
-// because two engines would then run different models.
+// Parses the older form (rope_theta, rope_scaling) and the newer one (rope_parameters). A file may have both, because
+// some engines read only one of them. Throws Error(kModel) if they disagree, because two engines would then run
+// different models.
 void parse_rope(const Json& config, const Family& family, const std::string& where, DecoderConfig& out) {
   const RopeScope scope{
       config,
@@ -183,8 +183,9 @@ void parse_rope(const Json& config, const Family& family, const std::string& whe
   if (family.local_rope) out.local_rope = parse_rope_object(plain, local_scope, where);
   if (!has(config, "rope_parameters")) return;
   const std::string at = where + ": rope_parameters";
-  // Replaces `rope`, which was parsed from the older keys, by the newer form. The older form is complete if it has a
-  // theta and, unless the newer form is the default rope, a scaling. A complete older form must equal the newer form.
+  // Parses `object`, the newer form, into `rope`, which so far holds the result of the older form. The older form is
+  // complete if it has a theta and, unless the newer form is the default rope, a scaling. Throws if the older form is
+  // complete and differs from the newer form.
   const auto take = [&](const Json& object, const std::string& name, const RopeScope& inner, const char* theta,
                         const char* scaling, RopeConfig& rope) {
     const RopeConfig newer = parse_rope_object(object, inner, name);
@@ -209,13 +210,13 @@ void write_rope(const DecoderConfig& config, const Family& family, Json& out) {
   Json rope = rope_object(config.rope);
   out["rope_theta"] = config.rope.theta;
   if (config.rope.rotary_fraction != 1) out["partial_rotary_factor"] = config.rope.rotary_fraction;
-  // Some engines read original_max_position_embeddings only at this level, and some prefer this level if the family has
-  // a default.
+  // Some engines read original_max_position_embeddings only at the top level. If the family has a default, some prefer
+  // the value at the top level. So the value is written there too.
   if (rope.contains("original_max_position_embeddings") &&
       (config.rope.kind == RopeConfig::Kind::kLongRope || family.original_max_position != 0))
     out["original_max_position_embeddings"] = config.rope.original_max_position;
-  // transformers 5 reads rope_parameters. Older engines read rope_theta and rope_scaling; without rope_scaling, the
-  // kind is default.
+  // transformers 5 reads rope_parameters. Older engines read rope_theta and rope_scaling; if rope_scaling is absent,
+  // they use the default rope.
   if (config.rope.kind != RopeConfig::Kind::kDefault) out["rope_scaling"] = rope;
   rope["rope_theta"] = config.rope.theta;
   if (!family.local_rope) {

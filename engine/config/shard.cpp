@@ -9,7 +9,7 @@ namespace specdec::model {
 
 namespace {
 
-// Returns the heads of keys that a rank keeps.
+// Returns the kv heads that a rank keeps.
 Share key_heads(const DecoderConfig& config, int rank, int count) {
   const int64_t heads = config.num_kv_heads;
   if (heads >= count) return {heads / count * rank, heads / count};

@@ -1,4 +1,4 @@
-// AnswerCut decides at which of the emitted tokens an answer ends. generate(), the scheduler and validate's roll-out
+// AnswerCut decides at which emitted token an answer ends. generate(), the server's scheduler and roll-outs (rollout.h)
 // use it.
 #pragma once
 
@@ -12,16 +12,15 @@ namespace specdec::decode {
 
 enum class AnswerEnd { kNone, kStop, kLength };
 
-// Cuts the tokens that steps emit at the end of the answer: after an EOS token, at a token where the caller stops (such
-// as a stop string), or after max_tokens tokens. A step may emit tokens beyond the end; they do not belong to the
-// answer.
+// Cuts the emitted tokens at the end of the answer: after an EOS token, at a token where the caller stops (such as a
+// stop string), or after max_tokens tokens. A step may emit tokens beyond the end; they do not belong to the answer.
 class AnswerCut {
  public:
   // `options` must outlive this object.
   explicit AnswerCut(const RequestOptions& options) : options_(options) {}
 
-  // Calls take(token, is_eos) for each emitted token that belongs to the answer, in order, until the answer ends. take
-  // returns false to end the answer at that token. Returns why the answer ended, or kNone if it continues.
+  // Calls take(token, is_eos) for each emitted token that belongs to the answer, in order, until the answer ends.
+  // take() returns false to end the answer at that token. add() returns why the answer ended, or kNone if it continues.
   template <class Take>
   AnswerEnd add(std::span<const int32_t> emitted, Take&& take) {
     for (const int32_t token : emitted) {

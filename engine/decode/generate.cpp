@@ -30,7 +30,7 @@ GenerateResult generate(Stepper& stepper, const Request& request, const Drafting
   result.finish_reason = end == AnswerEnd::kStop ? "stop" : "length";
   result.seconds = clock.seconds() - started;
   result.counts = sequence.counts();
-  // `accepted` includes drafted tokens after the end of the answer; `emitted` does not.
+  // Counts only the answer's tokens as emitted. `accepted` may include drafted tokens after the end of the answer.
   result.counts.emitted = cut.tokens();
   return result;
 }

@@ -13,7 +13,7 @@ namespace specdec::decode {
 
 namespace {
 
-// An answer in the batch.
+// An answer that is being generated.
 struct Running {
   size_t row;
   Sequence sequence;
@@ -34,14 +34,14 @@ class Roller {
   }
 
   size_t active() const { return running_.size(); }
-  // Returns how much of the running answers has been generated, as a number of answers.
+  // Returns the progress of the running answers: the sum of their completed fractions.
   double begun(const std::vector<Rollout>& out) const {
     double tokens = 0;
     for (const auto& r : running_) tokens += static_cast<double>(out[r->row].tokens.size());
     return tokens / static_cast<double>(options_.request.max_tokens + 1);
   }
 
-  // Starts a row. Returns false if the prompt leaves no space for an answer, or is empty.
+  // Starts the answer of a row. Returns false if the prompt leaves no room for an answer, or is empty.
   bool start(size_t index, const TokenRow& row) {
     const int64_t prompt = std::max<int64_t>(row.prompt_tokens, 1);
     if (row.tokens.empty() || prompt >= target_.max_length()) return false;
@@ -64,7 +64,7 @@ class Roller {
   }
 
  private:
-  // Adds the emitted tokens and returns whether the answer has ended.
+  // Appends the emitted tokens and returns whether the answer has ended.
   static bool add(Running& r, Rollout& out) {
     const AnswerEnd end = r.cut.add(r.sequence.outcome().emitted, [&](int32_t token, bool) {
       out.tokens.push_back(token);
@@ -98,7 +98,7 @@ std::vector<Rollout> roll_out(CausalModel& target, CausalModel* draft, std::span
   const auto report = [&](double share) {
     if (progress) progress({options.stage, share, static_cast<double>(rows.size()), "requests", ""});
   };
-  report(0);  // the first step reads whole prompts
+  report(0);  // the first report comes before the first step, which is slow because it prefills whole prompts
   while (next < rows.size() || roller.active() > 0) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during roll-outs");
     if (options.is_late && options.is_late()) break;

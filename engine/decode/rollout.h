@@ -1,5 +1,5 @@
-// Roll-outs: the target answers prompts with the server's own step, with the draft (at a fixed K, or one that the
-// controller chooses) or without a draft. The gate and the bench measure them; distill judges drafts on them.
+// Roll-outs: the target generates answers to prompts with the same step as the server. A draft may be used, with a
+// fixed K or a K that the controller chooses. validate and bench measure the answers; distill judges drafts by them.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,13 @@ struct RolloutOptions {
   int k = 8;      // tokens drafted in every step; 0 = plain, -1 = the controller chooses (with assumed costs)
   int max_k = 8;  // used if k = -1
   VerifyRule verify = VerifyRule::kToken;
-  RequestOptions request = {.max_tokens = 64};  // for every answer
-  uint64_t seed = 0;                            // of the run; combined with each row's id
+  RequestOptions request = {.max_tokens = 64};  // options of every answer
+  uint64_t seed = 0;                            // seed of the run, which is combined with each row's id
   int batch = 8;                                // sequences per step
   std::string stage = "rollout";                // name in progress reports
-  // Returns whether the time is over. Then no further row is started, and unfinished answers stay as they are. With
-  // this function, at most one row is started before each step, so that it is called often. Empty: there is time for
-  // all rows.
+  // Returns whether the time limit is reached. Then no further row is started, and unfinished answers stay incomplete.
+  // If is_late is set, at most one row is started before each step, so that the time is checked often. Empty: no time
+  // limit.
   std::function<bool()> is_late = {};
 };
 struct Rollout {
@@ -35,16 +35,17 @@ struct Rollout {
   AcceptanceCounts counts;
 };
 
-// Rolls out every row. The prompt is tokens[0, prompt_tokens) (at least one token). `draft` may be null for plain
-// decoding. An answer depends on its row's id, its prompt, K and the seed, but not on the other rows, as far as the
-// models' arithmetic allows. Throws what the step throws, and Error(kNetwork) if stopped.
+// Generates an answer for every row. The prompt is tokens[0, prompt_tokens), at least one token. `draft` may be null
+// for plain decoding. An answer depends on its row's id, its prompt, K and the seed. It does not depend on the other
+// rows, as far as the models' arithmetic allows. Throws what Stepper::step() throws. Throws Error(kNetwork), which
+// means that the caller may try again, if a signal stops it.
 std::vector<Rollout> roll_out(CausalModel& target, CausalModel* draft, std::span<const TokenRow> rows,
                               const RolloutOptions& options, const ProgressFn& progress = {});
 
 // Returns the row with its answer replaced; loss_mask is 0 on the prompt and 1 on the answer.
 TokenRow answered_row(const TokenRow& row, const Rollout& rollout);
 
-// Returns the seed of a row: the first 8 bytes of SHA-256 of "seed:id".
+// Returns the random seed of a row: the first 8 bytes of SHA-256 of "seed:id".
 uint64_t row_seed(uint64_t seed, const std::string& id);
 
 }  // namespace specdec::decode

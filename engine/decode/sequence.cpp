@@ -9,7 +9,7 @@ namespace specdec::decode {
 
 namespace {
 
-// Number of answer tokens for which memory is reserved; in a longer answer, a warm step allocates now and then.
+// Number of answer tokens for which memory is reserved. A longer answer allocates memory a few times.
 constexpr int64_t kReservedTokens = 1024;
 
 }  // namespace

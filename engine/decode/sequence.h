@@ -1,4 +1,4 @@
-// The state of one answer while it is generated: its text so far, its random streams, its draft and its caches.
+// The state of one answer while it is generated: its tokens so far, its random streams, its draft and its caches.
 #pragma once
 
 #include <cstdint>
@@ -21,35 +21,35 @@ namespace specdec::decode {
 
 class Stepper;
 
-// Says how tokens are drafted for a sequence. The engine decides this, not the client. Everything that it points to
+// Describes how tokens are drafted for a sequence. The engine sets it, not the client. The objects behind its pointers
 // must outlive the sequence.
 struct Drafting {
   VerifyRule verify = VerifyRule::kToken;
-  // Says how the draft model's K is chosen, and the tree's shape if it drafts trees; none: the draft model drafts
-  // nothing.
+  // Options for choosing K, and the shape of the tree if the draft model drafts trees. If absent, the draft model is
+  // not used.
   std::optional<ControllerOptions> model = std::nullopt;
-  // The same for drafts from the sequence's own text; none: nothing is drafted from the text. A step uses the draft
-  // model or the text, whichever promises more.
+  // Options for drafts from the sequence's own text (suffix_drafter.h). If absent, nothing is drafted from the text.
+  // Each step uses either the draft model or the text, whichever promises more tokens.
   std::optional<ControllerOptions> text = std::nullopt;
-  // Null: the stepper's draft. One step may mix sequences with different drafts.
+  // Null: the stepper's draft. Sequences in one step may have different drafts.
   CausalModel* draft = nullptr;
-  // The draft's passes are timed into these costs, and the draft's controller reads them; null: the stepper's costs.
+  // Where the costs of the draft's passes are recorded; the draft's controller reads them. Null: the stepper's costs.
   CostModel* draft_costs = nullptr;
-  // A second draft that only scores the positions that `draft` drafted; it does not affect the text.
+  // A second draft on trial, which only scores the positions that `draft` drafted. It does not affect the text.
   CausalModel* shadow = nullptr;
-  // The likely length of the answer, if known. It limits the number of tokens that the controller expects to come.
+  // The likely length of the answer in tokens, if known. The controller does not expect more tokens than this.
   int64_t expected_tokens = std::numeric_limits<int64_t>::max();
 };
-// Returns the Drafting that the options ask for; with k = 0 it drafts nothing.
+// Returns the Drafting for these options. With k = 0, the sequence drafts nothing.
 Drafting drafting(const SpeculationOptions& options);
 
-// Holds one answer in progress. Between steps, the target's cache holds all tokens but the last. The draft's cache
-// holds a prefix of the tokens and catches up in the next draft pass. Between Stepper::open() and the end of prefill,
-// and after Stepper::close(), the caches hold less, and the sequence takes part in no step.
+// One answer in progress. Between steps, the target's cache holds all tokens but the last. The draft's cache holds a
+// prefix of the tokens and catches up in the next draft pass. Between Stepper::open() and the end of prefill, and after
+// Stepper::close(), the caches hold less, and the sequence must not be in a step.
 class Sequence {
  public:
-  // Opens no cache yet. If `randomness` is null, uses SeededRandomness with the request's seed. `stepper` must outlive
-  // the sequence.
+  // Does not open caches yet. If `randomness` is null, uses SeededRandomness with the request's seed. `stepper` must
+  // outlive the sequence.
   Sequence(Stepper& stepper, Request request, const Drafting& drafting = {},
            std::unique_ptr<Randomness> randomness = nullptr);
   ~Sequence();  // closes its caches
@@ -63,15 +63,14 @@ class Sequence {
   int64_t remaining() const { return remaining_; }  // tokens that may still be emitted; K is at most remaining − 1
   StepOutcome& outcome() { return outcome_; }       // of the last step
   const StepOutcome& outcome() const { return outcome_; }
-  const AcceptanceCounts& counts() const { return counts_; }  // over all steps
-  // Returns the logprobs of all prompt tokens but the first, if the request wants them; the first has none, since
-  // nothing precedes it. Call it after prefill. After the call, another prefill of the sequence does not score the
-  // prompt again.
+  const AcceptanceCounts& counts() const { return counts_; }  // sums over all steps
+  // Returns the logprobs of all prompt tokens but the first (which has no preceding text), if the request wants them.
+  // Call it after prefill. After the call, another prefill of the sequence does not score the prompt again.
   std::vector<PositionLogprobs> take_prompt_logprobs();
   const KController* controller() const { return controller_ ? &*controller_ : nullptr; }
-  // Makes the next steps choose K with a new controller.
+  // Replaces the controller that chooses K from the next step on.
   void replace_controller(const ControllerOptions& options);
-  // Returns whether the draft model failed (other than by CacheFull) or gave no finite logits. From then on the
+  // Returns whether the draft model failed (other than by CacheFull) or gave non-finite logits. From then on the
   // sequence does not use it.
   bool draft_failed() const { return draft_failed_; }
   SequenceId target_id() const { return target_id_; }  // < 0: no cache is open
@@ -79,9 +78,9 @@ class Sequence {
 
  private:
   friend class Stepper;
-  // A deliberately wrong step of tests/lossless, which draws held tokens anew.
+  // Lets a test in tests/lossless build a deliberately wrong step, which discards held drafts and draws new tokens.
   friend struct ForgetfulStep;
-  // Drafts from the sequence's own text. The controller learns how often these drafts are accepted.
+  // Drafts from the sequence's own text, and the controller that learns how often they are accepted.
   struct SuffixDraft {
     SuffixDrafter drafter;
     KController controller;
@@ -89,19 +88,19 @@ class Sequence {
 
   Stepper& stepper_;
   const Request request_;
-  Drafting drafting_;  // its draft must not change while draft_id_ >= 0
+  Drafting drafting_;  // the draft must not change while draft_id_ >= 0
   std::vector<int32_t> tokens_;
   int64_t remaining_ = 0;
   std::unique_ptr<Randomness> randomness_;
-  std::optional<LogitsProcessorState> rules_;  // kept up to date by the step
+  std::optional<LogitsProcessorState> rules_;  // the step keeps it up to date
   std::optional<KController> controller_;
   std::optional<SuffixDraft> suffix_;
   SequenceId target_id_ = -1, draft_id_ = -1, shadow_id_ = -1;
   bool draft_failed_ = false;
-  int draft_rest_ = 0;  // steps left without the draft, after its caches were full
-  // The draft of a step whose target pass threw. The next step verifies these tokens, because they have been drawn.
-  // Drawing new tokens because of how these came out (for example because too few fitted into the cache) would change
-  // the distribution of the text.
+  int draft_rest_ = 0;  // number of steps to go without the draft, whose caches were full
+  // The draft of a step whose target pass threw. The next step must verify these same tokens. Replacing them
+  // for a reason that depends on them (for example, because too few of them fitted into the cache) would change the
+  // distribution of the text.
   std::optional<DraftTokens> held_;
   StepOutcome outcome_;
   bool scores_prompt_;

@@ -11,16 +11,16 @@ namespace specdec::decode {
 
 namespace {
 
-// Limit of prompt tokens per pass if their logprobs are requested, since each token then needs a row of V floats.
+// Maximum number of prompt tokens per pass if their logprobs are requested, because each token then needs V logits.
 constexpr int64_t kScoredChunk = 32;
 
-// Describes a sequence's cache that holds `before` tokens, followed by the first `nodes` nodes of a tree.
+// A sequence's entry in a model's cache: `before` tokens of text, followed by the first `nodes` nodes of a tree.
 struct CachedTree {
   SequenceId id;
   int64_t before, nodes;
 };
 
-// Keeps only the accepted path of the tree in the model's cache. `places` is scratch.
+// Keeps only the accepted path of the tree in the model's cache. `places` is a reused buffer.
 void keep_path(CausalModel& model, const CachedTree& cached, std::span<const int32_t> path,
                std::vector<int64_t>& places) {
   places.clear();
@@ -75,8 +75,9 @@ void Stepper::open(Sequence& s, const Sequence* same_prompt) {
   if (s.shadow_id_ >= 0) s.drafting_.shadow->follow(s.shadow_id_, s.target_id_);
 }
 
-// Opens the caches of the drafts that read hidden states of the target. Returns how many of the first `count` tokens
-// the target may take from its cached blocks: it must pass all tokens whose states the drafts' own blocks lack.
+// Opens the caches of drafts that read hidden states of the target. Returns how many of the first `count` tokens the
+// target may take from its cached blocks. The target must run all later tokens, because the drafts' cached blocks do
+// not cover them and the drafts need their hidden states.
 size_t Stepper::open_followers(Sequence& s, size_t count) {
   const auto open_one = [&](CausalModel& draft, SequenceId& id) {
     const int64_t found = id < 0 ? open_cache(draft, id, s, s.tokens_.size() - 1) : 0;
@@ -97,8 +98,8 @@ size_t Stepper::open_followers(Sequence& s, size_t count) {
   return count;
 }
 
-// Lets the drafts that follow the target read the text up to where the target is, if they are at least `least` tokens
-// behind. The target keeps the states of the tokens between. Without `with_draft`, only the draft on trial reads.
+// Lets drafts that read hidden states process the text as far as the target has, if they are at least `least` tokens
+// behind. The target has stored the states of these tokens. Without `with_draft`, only the shadow draft reads.
 void Stepper::read_along(Sequence& s, int64_t least, bool with_draft) {
   const auto read = [&](CausalModel& draft, SequenceId id) {
     const int64_t at = draft.length(id),
@@ -122,8 +123,8 @@ void Stepper::read_along(Sequence& s, int64_t least, bool with_draft) {
     }
 }
 
-// Opens a cache and fills it from the tenant's cached blocks, so that those of the first `count` tokens that are cached
-// need no prefill. Returns their number.
+// Opens a cache and fills it from the tenant's cached blocks of the first `count` tokens, which then need no prefill.
+// Returns the number of cached tokens.
 int64_t Stepper::open_cache(CausalModel& model, SequenceId& id, const Sequence& s, size_t count) {
   id = model.open();
   return model.adopt(id, std::span(s.tokens_).first(count), s.options().tenant);
@@ -145,7 +146,8 @@ void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
     throw Error(ErrorKind::kInternal, "open: the other sequence has another prompt");
   CausalModel* const shadow =
       from.shadow_id_ >= 0 && from.drafting_.shadow->reads_states() ? from.drafting_.shadow : nullptr;
-  // A draft that reads hidden states needs that of the last token but one, which the other sequence may have dropped.
+  // A draft that reads hidden states needs the state of the second-last token. The other sequence may have dropped this
+  // state, so that token is computed again.
   const int64_t copied = follower_of(s) || shadow ? std::max<int64_t>(n - 2, 0) : n - 1;
   try {
     s.target_id_ = target_.fork(from.target_id_, std::min(target_.length(from.target_id_), copied));
@@ -164,8 +166,8 @@ void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
   }
 }
 
-// Copies the cache of a draft on trial that reads hidden states. The target's fork has copied the states that are kept
-// for it; if nobody reads them, they are dropped by following and closing.
+// Copies the cache of a shadow draft that reads hidden states. Forking the target copied the states stored for this
+// shadow. If sequence `s` does not use the shadow, follow() and close() drop the copied states.
 void Stepper::copy_shadow(Sequence& s, const Sequence& from) {
   CausalModel& shadow = *from.drafting_.shadow;
   const bool scores = s.drafting_.shadow == &shadow;
@@ -220,7 +222,7 @@ void Stepper::commit(SequenceStep& step) {
   keep_path(target_, {s.target_id_, step.before, static_cast<int64_t>(step.drafted.size())}, step.path, b.places);
   const int64_t held = s.draft_id_ >= 0 ? draft_of(s)->length(s.draft_id_) - step.before : -1;
   if (held >= 0 && draft_of(s)->reads_states())
-    draft_of(s)->truncate(s.draft_id_, step.before);  // it reads the accepted tokens again, with the target's states
+    draft_of(s)->truncate(s.draft_id_, step.before);  // the draft reads the accepted tokens again
   else if (held >= 0)
     keep_path(*draft_of(s), {s.draft_id_, step.before, held}, step.path, b.places);
   if (step.depth > 0 && !step.from_text)

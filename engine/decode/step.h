@@ -1,5 +1,5 @@
-// Implements the draft-verify-commit step over a batch of sequences. generate, validate, bench and serve all run this
-// one implementation.
+// Implements one draft-verify-commit step over a batch of sequences. generate, validate, bench and serve all use this
+// implementation.
 #pragma once
 
 #include <cstdint>
@@ -19,55 +19,54 @@ namespace specdec::decode {
 // Throws Error(kModel) if the two vocabularies differ.
 void check_vocabulary(const CausalModel& target, const CausalModel& draft);
 
-// Owns every buffer of a step. Each engine thread has its own Stepper.
+// Owns all buffers of a step. Each engine thread has its own Stepper.
 class Stepper {
  public:
   using VerifyFn = HostRound::VerifyFn;
 
-  // `draft` is used for sequences that name no draft, and may be null. `clock` times passes for `costs`; if it is null,
-  // they are not recorded.
+  // `draft` is used for sequences whose Drafting names no draft, and may be null. `clock` times the passes for `costs`;
+  // if `clock` is null, no costs are recorded.
   Stepper(CausalModel& target, CausalModel* draft, CostModel* costs = nullptr, const Clock* clock = nullptr,
           VerifyFn verify_fn = &verify);
   ~Stepper();
 
-  // A step runs as a round on the target's device if the target's runner of rounds (CausalModel::rounds()) takes all
-  // sequences of the step; else it runs on the host. This function replaces that runner by `rounds`, which must belong
-  // to the same target and outlive the stepper. With null, all steps run on the host.
+  // A step runs as a round on the target's device if the target's RoundRunner (CausalModel::rounds()) supports all
+  // sequences of the step; otherwise it runs on the host. use_rounds() replaces that RoundRunner by `rounds`, which
+  // must belong to the same target and outlive the stepper. With null, all steps run on the host.
   void use_rounds(RoundRunner* rounds) { rounds_ = rounds; }
-  // Returns how long the parts of the last step took if it ran on the device. If it ran on the host, the result has no
-  // times.
+  // Returns the duration of the parts of the last step if it ran on the device. If it ran on the host, the result has
+  // no times.
   const RoundSeconds& device_seconds() const;
 
   int64_t vocab_size() const { return target_.vocab_size(); }
   CostModel* costs() const { return costs_; }
 
-  // Opens the target's cache, fills it from the tenant's cached blocks and cuts remaining() to what the target's
-  // max_length allows. Throws Error(kData) if the prompt is empty, holds an id outside the vocabulary or leaves no room
-  // for a token. A draft with a shorter max_length is used as far as it reaches. `same_prompt` is a running sequence
-  // whose tokens begin with this sequence's tokens; its caches are copied if there is room.
+  // Opens the target's cache, fills it from the tenant's cached blocks and limits remaining() to the target's
+  // max_length. Throws Error(kData) if the prompt is empty, has an id outside the vocabulary or leaves no room for a
+  // token. A draft with a shorter max_length than the target is used up to its own length. `same_prompt` is a running
+  // sequence whose tokens begin with this sequence's tokens; its caches are copied if there is room.
   void open(Sequence& sequence, const Sequence* same_prompt = nullptr);
-  // Runs one pass of the target over at most `most` of the tokens that must be prefilled before the first step: all but
-  // the last token. Returns the number of tokens prefilled. If the pass throws, the sequence is unchanged.
+  // Runs one target pass over at most `most` of the tokens that must be prefilled before the first step (all but the
+  // last). Returns the number of tokens prefilled. If the pass throws, the sequence is unchanged.
   int64_t prefill(Sequence& sequence, int64_t most);
   int64_t pending_prefill(const Sequence& sequence) const {
     return static_cast<int64_t>(sequence.tokens_.size()) - 1 - target_.length(sequence.target_id_);
   }
-  // Calls open(), then prefill() until nothing is pending. If prefill() throws, closes the sequence.
+  // Calls open(), then prefill() until no token is left to prefill. If prefill() throws, closes the sequence.
   void start(Sequence& sequence, int64_t chunk = 512);
   // Drafts, verifies and commits once for every sequence; each emits at least one token. If a draft fails, its sequence
-  // stops using the draft: only for some steps if the failure was CacheFull, else for good.
+  // stops using the draft: for some steps if the failure was CacheFull, otherwise for the rest of the answer.
   //
-  // If the target's pass throws, every sequence is as before the step, except that its drafted tokens are held for the
-  // next step. Before a sequence that steps alone throws CacheFull, it gives up its draft's levels one by one, the
-  // deepest first. If the rows of some sequences cannot be sampled, these sequences get `failure`, the others are
-  // committed, and the first failure is thrown at the end.
+  // If the target's pass throws, every sequence is unchanged, except that its drafted tokens are held for the next
+  // step. If the pass throws CacheFull and the step has only one sequence, the step drops the deepest level of the
+  // draft and tries again; it throws CacheFull when no level is left. If the target's logits of some sequences cannot
+  // be sampled, these sequences get `failure`, the others are committed, and the first failure is thrown at the end.
   //
-  // `draft_reads` limits the number of tokens that drafts far behind their text may prefill in this step, over all
-  // sequences. A sequence whose draft needs more decodes plainly until its draft has caught up.
+  // `draft_reads` limits the number of tokens that drafts far behind their text may prefill in this step, summed over
+  // all sequences. A sequence whose draft needs more is decoded without the draft until the draft has caught up.
   void step(std::span<Sequence* const> batch, int64_t draft_reads = std::numeric_limits<int64_t>::max());
-  // Returns false while the first mask that the sequence's next step needs is not ready. The caller should leave the
-  // sequence out of steps until this returns true. If a mask turns out to be late within a step, the step sets
-  // StepOutcome::mask_late.
+  // Returns false while the grammar's first mask for the sequence's next step is not ready. The caller should then
+  // leave the sequence out of steps. If a later mask of the step is not ready, step() sets StepOutcome::mask_late.
   bool ready(Sequence& sequence);
   // Closes the sequence's caches; may be called twice. Everything else is kept, so after open() and prefill() the
   // sequence continues where it was.
@@ -77,7 +76,7 @@ class Stepper {
  private:
   struct SequenceStep;
   struct Buffers;
-  // step_plan.cpp
+  // Implemented in step_plan.cpp:
   void plan(std::span<Sequence* const> batch);
   void draft_from_text(SequenceStep& step, int batch);
   void choose_depths();
@@ -85,7 +84,7 @@ class Stepper {
   CausalModel* draft_of(const Sequence& sequence) const {
     return sequence.drafting_.draft ? sequence.drafting_.draft : draft_;
   }
-  // Returns the draft of a sequence if it reads hidden states of the target, else null.
+  // Returns the sequence's draft if it reads hidden states of the target, else null.
   CausalModel* follower_of(const Sequence& sequence) const {
     CausalModel* const draft = draft_of(sequence);
     return draft && sequence.controller_ && !sequence.draft_failed_ && draft->reads_states() ? draft : nullptr;
@@ -97,7 +96,7 @@ class Stepper {
   bool read_up(CausalModel& model, SequenceId id, std::span<const int32_t> tokens);
   void catch_up(SequenceStep& step);
   void drop_draft(Sequence& sequence, const std::exception& reason);
-  // step_round.cpp
+  // Implemented in step_round.cpp:
   void fill_slots();
   bool run_on_device();
   void run_round();
@@ -106,14 +105,14 @@ class Stepper {
   void take_outcomes();
   void record_draft(CostModel& costs, double seconds, int64_t more);
   void record_round();
-  // step_shadow.cpp
+  // Implemented in step_shadow.cpp:
   void score_shadow(SequenceStep& step);
   void score_shadow_at(SequenceStep& step, int64_t i, std::span<float> q);
   bool ask_shadow(SequenceStep& step, int64_t reached);
   bool ask_following_shadow(SequenceStep& step, int64_t reached);
   void copy_shadow(Sequence& sequence, const Sequence& from);
   void drop_shadow(Sequence& sequence, const std::exception& reason);
-  // step.cpp
+  // Implemented in step.cpp:
   void copy_prompt(Sequence& sequence, const Sequence& from);
   static int64_t open_cache(CausalModel& model, SequenceId& id, const Sequence& sequence, size_t count);
   size_t open_followers(Sequence& sequence, size_t count);
@@ -126,7 +125,7 @@ class Stepper {
   CostModel* costs_;
   const Clock* clock_;
   HostRound host_;
-  RoundRunner* rounds_;  // null: none
+  RoundRunner* rounds_;  // null: all steps run on the host
   std::unique_ptr<Buffers> buffers_;
 };
 

@@ -13,27 +13,30 @@ namespace specdec::decode {
 
 struct StepOutcome {
   KDecision decision;            // how the draft model's K was chosen
-  bool in_round = false;         // the step ran as a round of a device (round.h)
+  bool in_round = false;         // whether the step ran as a round on a device (round.h)
   std::vector<int32_t> emitted;  // accepted + 1 tokens; empty if the sequence failed or its mask was late
-  // The grammar's mask was not there in time, so the sequence is as before the step and its draft is held.
+  // True if the grammar's mask was not ready in time. The sequence is then unchanged, and its draft is held for the
+  // next step.
   bool mask_late = false;
-  // Numbers of positions. For a tree: its depth, and the depth that was kept.
+  // Numbers of drafted and accepted positions; for a tree, its depth and the depth of the accepted path.
   int drafted = 0, accepted = 0;
-  // The same counts for tokens drafted from the text; `drafted` and `accepted` are then 0, because they count only the
-  // draft model.
+  // Numbers of tokens that were drafted from the text and of those that were accepted. In a step that drafts from the
+  // text, `drafted` and `accepted` are 0, because they count only the draft model.
   int suffix_drafted = 0, suffix_accepted = 0;
   std::vector<double> overlaps;  // Σ_x min(p, q) at each reached position
-  // The values that the controller learned from: the overlaps, or 1 for kept and 0 for rejected tokens.
+  // The values from which the controller learned: the overlaps, or 1 for accepted and 0 for rejected tokens.
   std::vector<double> observed;
   // The shadow draft's overlaps at the same positions; empty if it did not run or failed.
   std::vector<double> shadow_overlaps;
-  std::vector<PositionLogprobs> logprobs;    // one per emitted token, if the request wants them
-  std::optional<PositionLogprobs> rejected;  // the draft model's first rejected token, if the request wants it
-  // Set if the sequence cannot continue; its tokens and caches are then as before the step. Error(kUsage) means that
-  // the request's logits processors leave no token, MasksSpent that its grammar costs too much; the models are fine.
+  std::vector<PositionLogprobs> logprobs;  // one per emitted token, if the request wants them
+  // The draft model's first rejected token, if the request wants its logprobs.
+  std::optional<PositionLogprobs> rejected;
+  // Set if the sequence cannot continue; its tokens and caches are then unchanged. The models still work in two cases:
+  // Error(kUsage) means that the request's logits processors leave no token, and MasksSpent means that its grammar
+  // takes too much time or memory.
   std::exception_ptr failure;
 
-  // Clears everything but the decision, because a held draft keeps the decision of the step that drew it.
+  // Clears everything but `decision`. A held draft keeps the decision of the step that drafted it.
   void clear() {
     emitted.clear();
     in_round = mask_late = false;

@@ -1,5 +1,5 @@
-// The planning half of a step: what is drafted from the text, how deep each draft model drafts, and the reading that it
-// needs before.
+// The planning phase of a step. It drafts from the text, chooses how deep each draft model drafts, and prefills the
+// tokens that the drafts have not read.
 #include <algorithm>
 #include <string>
 
@@ -11,11 +11,11 @@ namespace specdec::decode {
 
 namespace {
 
-// In tokens: the largest prefill pass of a draft, and the lag up to which catching up does not count towards
-// draft_reads.
+// Both are numbers of tokens. kCatchUpChunk: the largest prefill pass of a draft. kFarBehind: a draft that lags behind
+// its text by at most this much may read the text without counting towards draft_reads.
 constexpr int64_t kCatchUpChunk = 512, kFarBehind = 64;
-// Number of steps without the draft after its caches were full. The draft then prefills the whole text again, and may
-// again find its caches full.
+// Number of steps that a sequence goes without its draft after the draft's caches were full. The draft must then
+// prefill the whole text again, and its caches may be full again.
 constexpr int kDraftRest = 32;
 
 }  // namespace
@@ -31,15 +31,16 @@ void Stepper::drop_draft(Sequence& s, const std::exception& reason) {
   s.draft_id_ = -1;
 }
 
-// Limits the depth to what fits into both caches, where every token fed takes a slot. For the target, `remaining_`
-// ensures this, because open() limits it. The draft is fed all levels but the last.
+// Limits the depth to what fits into the caches of both models, in which every token that a model reads takes a slot.
+// For the target, remaining_ already ensures this. The draft does not read the last level.
 int Stepper::limit_depth(const Sequence& s, int depth) const {
   const int64_t n = static_cast<int64_t>(s.tokens_.size());
   const int64_t room = std::min(s.remaining_ - 1, draft_of(s)->max_length() - n + 1);
   return static_cast<int>(std::clamp<int64_t>(depth, 0, std::max<int64_t>(room, 0)));
 }
 
-// Drafts from the text if this promises more than the draft model, which then does nothing in this step.
+// Drafts from the text if this promises more tokens than the draft model. The draft model then drafts nothing in this
+// step.
 void Stepper::draft_from_text(SequenceStep& step, int batch) {
   Sequence& s = *step.sequence;
   if (!s.suffix_ || s.remaining_ < 2) return;
@@ -63,12 +64,12 @@ void Stepper::draft_from_text(SequenceStep& step, int batch) {
   given.from_text = true;
   given.depth = static_cast<int>(given.tokens.size());
   if (!s.rules_) return;
-  // The mask after the last token is computed while the models run.
+  // The grammar's mask after the last token is computed while the models run.
   step.processors.go_to(given.depth - 1, given.tokens, given.parents);
   s.rules_->prepare();
 }
 
-// Chooses how deep to draft for every sequence. Sequences with the same draft choose together.
+// Chooses how deep to draft for every sequence. Decides for all sequences with the same draft together.
 void Stepper::choose_depths() {
   Buffers& b = *buffers_;
   const std::span<SequenceStep> steps = b.used();
@@ -142,8 +143,8 @@ void Stepper::plan(std::span<Sequence* const> batch) {
   }
 }
 
-// Prefills a cache until one short pass can take the rest of `tokens`. Returns false if the step's draft_reads do not
-// suffice for this.
+// Prefills a draft's cache until at most one short pass is left for the rest of `tokens`. Returns false if the
+// remaining draft_reads of the step do not suffice.
 bool Stepper::read_up(CausalModel& model, SequenceId id, std::span<const int32_t> tokens) {
   Buffers& b = *buffers_;
   for (;;) {
@@ -183,7 +184,7 @@ void Stepper::catch_up(SequenceStep& step) {
   }
 }
 
-// Lets the drafts read the text until one short pass can take the rest.
+// Lets each draft prefill until at most one short pass is left for the rest of its text.
 void Stepper::read_texts() {
   for (SequenceStep& step : buffers_->used()) {
     read_along(*step.sequence, kFarBehind, /*with_draft=*/!step.drafting);

@@ -1,5 +1,6 @@
-// The step as a round: it runs on the target's device if that takes all slots, else on the host. The step decides
-// before the round how deep to draft at most and when to stop earlier, and commits after it.
+// Runs the step as a round: on the target's device if its RoundRunner supports all sequences, otherwise on the host.
+// Before the round, the step has decided the maximum depth of each draft and when drafting stops earlier. After the
+// round, the step commits the results.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -45,7 +46,7 @@ void Stepper::fill_slots() {
   if (b.outcomes.size() < b.num_steps) b.outcomes.resize(b.num_steps);
 }
 
-// Takes over what the draft did. A sequence whose draft failed goes on without it.
+// Copies the results of drafting into the step. A sequence whose draft failed continues without a draft.
 void Stepper::take_draft(SequenceStep& step, RoundOutcome& round) {
   Sequence& s = *step.sequence;
   step.drafted.swap(round.drafted);
@@ -77,8 +78,9 @@ void Stepper::take_draft(SequenceStep& step, RoundOutcome& round) {
                                                 : PlainReason::kRules};
 }
 
-// Scores each reached position: the overlap, and the drafted token's ratio min(1, p / q). Where tokens are not accepted
-// by overlap, and in greedy text, it counts whether the token was kept instead. Drafts from the text have no overlap.
+// Scores each position that verification reached: the overlap Σ min(p, q), and the drafted token's ratio min(1, p / q).
+// For greedy text, both are 1 for an accepted token and 0 otherwise. If the rule does not accept by overlap, the ratio
+// is set in the same way. Drafts from the text have no overlap.
 void Stepper::score_positions(SequenceStep& step, const RoundOutcome& round) {
   Sequence& s = *step.sequence;
   const bool greedy = s.options().sampling.greedy();
@@ -89,7 +91,7 @@ void Stepper::score_positions(SequenceStep& step, const RoundOutcome& round) {
     const auto score = [&](const std::vector<double>& scores) {
       return child < 0 ? 0.0 : scores[static_cast<size_t>(child)];
     };
-    // The round may end with a drafted token (HostRound::end_with()).
+    // The next token may be a drafted one (HostRound::end_with()), which then counts as accepted.
     const double kept = goes_on || (greedy && step.has_child(node, step.result.next)) ? 1.0 : 0.0;
     if (!step.from_text) s.outcome_.overlaps.push_back(greedy ? kept : score(round.overlaps));
     step.ratios.push_back(!greedy && step.by_overlap() ? score(round.ratios) : kept);
@@ -117,8 +119,8 @@ void Stepper::take_outcomes() {
   }
 }
 
-// Records the time of a draft pass. `more` is the number of tokens that it prefilled in addition to the last one of
-// each sequence; 0 if no sequence prefilled more than two tokens. With `more` > 0, the time beyond that of a usual
+// Records the time of a draft pass. `more` is the number of tokens that the pass prefilled beyond the last token of
+// each sequence, or 0 if no sequence prefilled more than two tokens. If `more` > 0, the time beyond that of a usual
 // draft pass is recorded as prefill.
 void Stepper::record_draft(CostModel& costs, double seconds, int64_t more) {
   const int batch = static_cast<int>(buffers_->num_steps);
@@ -143,9 +145,10 @@ void Stepper::record_round() {
                         b.seconds.target);
 }
 
-// Tries to run the planned step as a round of the target's device. Returns false, with nothing drafted by the models,
-// if it must run on the host instead: there is no such runner, it does not take this step or cannot sample its logits,
-// or the round failed, after which all steps run on the host.
+// Tries to run the planned step as a round on the target's device. Returns false if the step must run on the host
+// instead. Reasons are that there is no RoundRunner, that it does not support this step or cannot sample its logits, or
+// that the round failed; after a failure, all later steps run on the host. When false is returned, the models have
+// drafted nothing.
 bool Stepper::run_on_device() {
   Buffers& b = *buffers_;
   if (!rounds_ || !rounds_->takes(b.slots)) return false;
@@ -160,7 +163,7 @@ bool Stepper::run_on_device() {
   }
 }
 
-// If the target's pass throws, rolls back every sequence and holds its draft for the next step.
+// If the target's pass throws, restores every sequence and holds its draft for the next step.
 void Stepper::run_round() {
   Buffers& b = *buffers_;
   fill_slots();

@@ -1,5 +1,5 @@
-// Scores the shadow draft, a second draft on trial. Its overlap with the target is measured at the reached positions,
-// where the round has left p.
+// Scores the shadow draft, a second draft on trial, which does not affect the text. Measures its overlap with the
+// target at the reached positions, using the target's distributions p that the round stored in RoundOutcome::rows.
 #include <string>
 
 #include "base/log.h"
@@ -20,8 +20,8 @@ void Stepper::drop_shadow(Sequence& s, const std::exception& reason) {
   end_shadow(s);
 }
 
-// Runs before the commit. At this point tokens_ does not hold this step's tokens, the target's rows hold p (logits if
-// greedy), and the logits processors can still be rewound.
+// Must run before the commit. Until then tokens_ does not include this step's tokens, the target's rows hold p (logits
+// if greedy), and the logits processors can be rewound.
 void Stepper::score_shadow(SequenceStep& step) {
   Sequence& s = *step.sequence;
   if (!s.drafting_.shadow || s.outcome_.overlaps.empty()) return;
@@ -36,7 +36,8 @@ void Stepper::score_shadow(SequenceStep& step) {
   }
 }
 
-// Records the overlap of the shadow's logits at reached position i. The rows are scratch afterwards.
+// Records the overlap of the shadow draft's logits `q` with the target's row at reached position i. Overwrites both
+// rows.
 void Stepper::score_shadow_at(SequenceStep& step, int64_t i, std::span<float> q) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;
@@ -56,7 +57,8 @@ void Stepper::score_shadow_at(SequenceStep& step, int64_t i, std::span<float> q)
   }
 }
 
-// Scores the first `reached` positions of the step by one pass. Returns false if the shadow cannot read that far.
+// Scores the first `reached` positions of the step in one pass. Returns false if the shadow draft cannot read the text
+// so far.
 bool Stepper::ask_shadow(SequenceStep& step, int64_t reached) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;
@@ -73,9 +75,10 @@ bool Stepper::ask_shadow(SequenceStep& step, int64_t reached) {
   return true;
 }
 
-// The same for a shadow that reads hidden states. It reads the text with the target's states, and what was drafted with
-// states of its own, one token after the other, as it would if it drafted itself. By now the target has states of the
-// drafted tokens, too, which it must not see: it gets them as nodes of a tree.
+// Scores the first `reached` positions for a shadow draft that reads hidden states. Such a draft reads the text with
+// the target's states and each drafted token with its own states. The target already has states of the drafted tokens,
+// but the shadow must not use them here, because it would not have them when drafting. The drafted tokens are therefore
+// passed as nodes of a tree.
 bool Stepper::ask_following_shadow(SequenceStep& step, int64_t reached) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;

@@ -38,7 +38,7 @@ void AngleTable::compute(int64_t position, float* cos, float* sin) const {
 
 AngleTable& angle_table(const RopeConfig& rope, int64_t head_dim, int64_t rope_rescale) {
   constexpr size_t kTables = 8;
-  thread_local std::vector<std::unique_ptr<AngleTable>> tables;  // most recently used last
+  thread_local std::vector<std::unique_ptr<AngleTable>> tables;  // ordered by last use, oldest first
   const auto found = std::find_if(tables.begin(), tables.end(),
                                   [&](const auto& table) { return table->fits(rope, head_dim, rope_rescale); });
   if (found != tables.end()) {

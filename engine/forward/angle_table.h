@@ -1,5 +1,5 @@
-// Caches rope cosines and sines by position between passes. Each thread keeps only the last few tables, because it runs
-// few models (target, draft) with few rope settings each.
+// Stores the cosines and sines of the rotary embedding by position, for use by later passes. Each thread has only a few
+// tables, because it runs few models (target, draft) with few rope settings each.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class AngleTable {
     return rope_rescale_ == rope_rescale && head_dim_ == head_dim && rope_ == rope;
   }
   int64_t half() const { return half_; }  // R/2 (rope.h)
-  // Writes half() cosines and half() sines of a position, the same values as rope_angles().
+  // Writes the half() cosines and half() sines of a position, with the same values as rope_angles().
   void copy(int64_t position, float* cos, float* sin);
 
  private:
@@ -28,7 +28,7 @@ class AngleTable {
   std::vector<float> frequencies_, table_;
 };
 
-// Returns this thread's table for these settings; valid until the next call on the same thread.
+// Returns this thread's table for these settings. It is valid until the next call on the same thread.
 AngleTable& angle_table(const RopeConfig& rope, int64_t head_dim, int64_t rope_rescale);
 
 }  // namespace specdec::model

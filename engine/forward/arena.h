@@ -1,4 +1,3 @@
-// Arena: one block of memory that holds all buffers of a pass.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +6,8 @@
 
 namespace specdec::model {
 
-// A block of memory cut into buffers. It grows and never shrinks, so passes allocate nothing once it is large enough.
+// A block of memory that is divided into the buffers of a pass. It grows and never shrinks, so later passes of the same
+// size allocate nothing.
 class Arena {
  public:
   // Takes pairs (float*& pointer, count) and sets each pointer to a buffer of `count` floats. Buffers of earlier calls

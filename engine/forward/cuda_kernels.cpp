@@ -11,7 +11,7 @@ namespace {
 
 using kernels::CudaDtype;
 
-// Returns whether `next` lies right behind `first` in memory, so that a kernel can read them as one.
+// Returns whether `next` directly follows `first` in memory, so that a kernel can read both as one matrix.
 bool adjoin(const at::Tensor& first, const at::Tensor& next) {
   return first.is_contiguous() && next.is_contiguous() && first.scalar_type() == next.scalar_type() &&
          first.sizes().slice(1) == next.sizes().slice(1) &&
@@ -20,10 +20,12 @@ bool adjoin(const at::Tensor& first, const at::Tensor& next) {
 
 }  // namespace
 
-CudaKernels::CudaKernels(const kernels::CudaLibrary& library, const at::Tensor& like)
+CudaKernels::CudaKernels(const kernels::CudaLibrary& library, const at::Tensor& like, bool exact)
     : library_(library),
       dtype_(like.scalar_type() == at::kHalf ? CudaDtype::kHalf : CudaDtype::kBFloat16),
-      device_(like.is_cpu() ? 0 : like.get_device()) {}
+      device_(like.is_cpu() ? 0 : like.get_device()),
+      exact_(exact),
+      options_(like.options()) {}
 
 void CudaKernels::check(int32_t code, const char* what) const {
   if (code != 0)
@@ -49,11 +51,43 @@ void CudaKernels::multiply(const Product& p) const {
       .order = p.order && kernels::is_group_quantised(p.weight) ? static_cast<const int32_t*>(data(*p.order)) : nullptr,
       .live = p.live,
   };
+  if (!exact_ && call.rows > kernels::kMostNarrowRows && multiply_wide(p, call)) return;
   check(library_.rows_product(dtype_, device_, &call), "a product");
 }
 
+int64_t CudaKernels::wide_bytes(int64_t intermediate_size, at::ScalarType dtype) {
+  return kernels::kWideProductBytes +
+         kernels::kMaxProductRows * intermediate_size * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+// Returns false, with nothing done, if the library does not support the product.
+bool CudaKernels::launch_wide(const kernels::RowsProduct& call) const {
+  if (!workspace_.defined()) workspace_ = at::empty({kernels::kWideProductBytes}, options_.dtype(at::kByte));
+  const int32_t code = library_.wide_product(dtype_, device_, &call, workspace_.mutable_data_ptr());
+  if (code == kernels::kNotSupported) return false;
+  check(code, "a wide product");
+  return true;
+}
+
+// Computes a product by CudaLibrary::wide_product. Returns false if the library does not support it; then `out` is to
+// be written again.
+bool CudaKernels::multiply_wide(const Product& p, kernels::RowsProduct call) const {
+  if (call.packing != kernels::Packing::kPlain) return false;
+  if (!p.up) return launch_wide(call);
+  if (call.stride != call.n || call.residual) return false;  // silu_mul() takes matrices without gaps
+  if (!second_.defined() || second_.numel() < call.rows * call.n)
+    second_ = at::empty({kernels::kMaxProductRows * call.n}, p.out.options());
+  call.up = call.up_bias = nullptr;
+  kernels::RowsProduct second = call;
+  second.weight = data(*p.up), second.bias = p.up_bias ? data(*p.up_bias) : nullptr;
+  second.out = second_.mutable_data_ptr();
+  if (!launch_wide(call) || !launch_wide(second)) return false;
+  check(library_.silu_mul(dtype_, device_, call.out, second.out, call.rows * call.n, call.out), "silu_mul");
+  return true;
+}
+
 void CudaKernels::project(const at::Tensor& x, const Projection& w, const at::Tensor& out) const {
-  constexpr int64_t kBlock = 32;  // outputs of a block of quantised weights (kernels/cpu/cpu.h, quantised_matrix.h)
+  constexpr int64_t kBlock = 32;  // outputs per block of quantised weights (kernels/cpu/cpu.h, quantised_matrix.h)
   const bool biased = w.q_bias.defined(), quantised = kernels::packing_of(w.q) != kernels::Packing::kPlain;
   const bool one = adjoin(w.q, w.k) && adjoin(w.k, w.v) &&
                    (!biased || (adjoin(w.q_bias, w.k_bias) && adjoin(w.k_bias, w.v_bias))) &&

@@ -12,7 +12,9 @@ int32_t narrow(int64_t n) { return static_cast<int32_t>(n); }
 }  // namespace
 
 CudaLayers::CudaLayers(const Decoder& decoder)
-    : decoder_(decoder), config_(decoder.config), kernels_(*cuda_pass_library(decoder), decoder.weights.embed) {}
+    : decoder_(decoder),
+      config_(decoder.config),
+      kernels_(*cuda_pass_library(decoder), decoder.weights.embed, decoder.exact) {}
 
 CudaLayers::Room CudaLayers::Room::first(int64_t rows) const {
   const auto part = [&](const at::Tensor& memory) { return memory.narrow(0, 0, rows); };
@@ -30,8 +32,8 @@ CudaLayers::Room CudaLayers::make_room(int64_t rows) const {
           .inner = buffer(config_.intermediate_size)};
 }
 
-// Adds a product to `out`. With ranks, which divide the matrix's columns, it is the sum of their products, and `work`,
-// which has the shape of `out`, is overwritten.
+// Adds a product to p.out. If ranks divide the columns of the matrix, adds the sum of the ranks' products and
+// overwrites `work`, which has the shape of p.out.
 void CudaLayers::add_product(const CudaKernels::Product& p, const at::Tensor& work) const {
   if (!decoder_.group) {
     CudaKernels::Product whole = p;

@@ -1,6 +1,5 @@
-// The rows of one pass, described on the host before the values of all its tokens are known: their tokens, places in
-// the caches and angles. Passes that share an upload are run after it was sent; several can be described before the
-// first is run.
+// Describes the rows of a pass on the host (tokens, cache slots, rope angles) even if some token ids are not known yet.
+// Several passes can be described and uploaded together, and then run one after the other.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,59 +17,62 @@
 
 namespace specdec::model {
 
-// What a pass reads, in the device's memory.
+// The inputs of a pass, in device memory.
 struct CudaPassInputs {
   at::Tensor ids;                        // [rows] int32
-  std::array<const float*, 2> cos, sin;  // [rows, half] of the global rope and of the local one
-  kernels::PagedPass paged;              // with room for the sums of its splits
+  std::array<const float*, 2> cos, sin;  // [rows, half] each, for the global and the local rope
+  kernels::PagedPass paged;              // includes workspace for the sums of attention splits
 };
 
 class CudaRows {
  public:
-  // The configuration is that of a decoder or of an EAGLE-3 head's layer, and must outlive the rows.
+  // `config` is that of a decoder or of an EAGLE-3 head's layer, and must outlive this object.
   explicit CudaRows(const DecoderConfig& config);
 
-  // Rows that continue a cache, which must have room for them (KvCache::reserve()).
+  // Rows that continue a cache. The cache must have room for them (KvCache::reserve()).
   struct Part {
     const KvCache* cache;
-    int64_t length;                   // tokens that the cache holds when the pass runs
-    std::span<const int32_t> tokens;  // those that are not known yet may have any value
-    int64_t num_logits;               // of the last tokens
-    // [T, B + T]: whether a row sees each of the last B tokens before these rows and each of these; empty: causal.
+    int64_t length;                   // number of tokens that the cache holds when the pass runs
+    std::span<const int32_t> tokens;  // tokens that are not known yet may have any value
+    int64_t num_logits;               // number of last tokens that need logits
+    // [T, B + T]: whether a row sees each of the last B cached tokens and each of the T new rows; empty: causal.
     std::span<const bool> allowed = {};
     std::span<const int64_t> positions = {};  // empty: length, length + 1, …
   };
   void add(const Part& part);
-  // Adds absent rows and empty tiles up to these numbers (kernels::PagedRows::pad()). Only describe() may follow.
+  // Adds absent rows and empty tiles until there are `rows` rows and `tiles` tiles (kernels::PagedRows::pad()).
+  // Afterwards no part can be added.
   void pad(int64_t rows, int64_t tiles);
-  int64_t num_rows() const { return static_cast<int64_t>(ids_.size()); }  // those of pad() included
+  int64_t num_rows() const { return static_cast<int64_t>(ids_.size()); }  // includes rows added by pad()
   int64_t num_logits() const { return static_cast<int64_t>(logit_rows_.size()); }
   const kernels::PagedRows& paged() const { return paged_; }
 
-  // `live` is the number of sequences that need the results of the pass; it may change in the upload until the pass
-  // runs. With `may_rest`, the pass skips what takes long if the number is 0 by then (kernels::PagedPass::live).
+  // Adds the rows to an upload. `live` is the number of sequences that need the results of the pass; kernels may change
+  // the number in the upload before the pass runs. With `may_rest`, the pass skips expensive work if the number is then
+  // 0 (kernels::PagedPass::live).
   void describe(DeviceUpload& upload, int32_t live = 1, bool may_rest = false);
   bool may_rest() const { return may_rest_; }
-  size_t live_place() const { return at_.live; }  // in the upload, an int32_t
-  // Returns where in the upload the id of a row is, an int32_t.
+  size_t live_place() const { return at_.live; }  // offset of the number `live` (int32_t) in the upload
+  // Returns the offset in the upload of a row's token id, an int32_t.
   size_t id_place(int64_t row) const { return at_.ids + static_cast<size_t>(row) * sizeof(int32_t); }
-  // piece() returns the part of the upload that the pass reads, as uint8. inputs() returns the pass's inputs, which lie
-  // in `memory`: this piece or a copy of it. `sums` is fp32 with part_values(paged().num_parts()) numbers.
+  // piece() returns the part of the upload that the pass reads, as uint8. inputs() returns pointers to the inputs of
+  // the pass within `memory`, which is the result of piece() or a copy of it. `sums` is fp32 with
+  // part_values(paged().num_parts()) numbers.
   at::Tensor piece(const DeviceUpload& upload) const;
   CudaPassInputs inputs(const at::Tensor& memory, const at::Tensor& sums) const;
-  // Returns how many numbers the sums of `parts` splits take (PagedPass::parts).
+  // Returns how many fp32 numbers are needed for the sums of `parts` attention splits (PagedPass::parts).
   static int64_t part_values(const DecoderConfig& config, int64_t parts);
-  // Returns the rows of x [rows, …] that have logits; x itself if all have.
+  // Returns the rows of x [rows, …] that need logits; x itself if all do.
   at::Tensor with_logits(const at::Tensor& x, const DeviceUpload& upload) const;
 
  private:
   const DecoderConfig& config_;
   kernels::PagedRows paged_;
   std::vector<int32_t> ids_, logit_rows_;
-  // The first element is for the global rope, the second for the local one. turns_ says whether a layer uses it.
+  // Index 0 is the global rope, index 1 the local rope. turns_[i] tells whether any layer uses rope i.
   std::array<bool, 2> turns_ = {};
   std::array<std::vector<float>, 2> cos_, sin_;
-  // Where the arrays begin in the upload, in ascending order.
+  // Offsets of the arrays in the upload, in ascending order.
   struct Places {
     size_t ids, live, rows, tiles;
     std::array<size_t, 2> cos, sin;

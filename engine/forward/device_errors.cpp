@@ -11,7 +11,7 @@ namespace specdec::model {
 
 namespace {
 
-// LibTorch's messages go on with advice and a stack trace after the first line.
+// Returns the first line of a LibTorch message; the other lines contain advice and a stack trace.
 std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
 bool mentions(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }

@@ -1,5 +1,5 @@
-// Turns what LibTorch reports about a device into specdec's errors. Whatever computes with models does it within
-// with_device_errors(): loading, the passes of decoding, training.
+// Translates LibTorch's errors about devices to specdec's errors. All code that computes with models (loading,
+// decoding, training) runs within with_device_errors().
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,12 +9,12 @@
 
 namespace specdec::model {
 
-// Throws, in place of the c10::Error that is being handled: DeviceLost for an error of CUDA after which this process
-// cannot use CUDA any more, Error(kDevice) for any other error of CUDA and its libraries and for memory that is used
-// up, on a GPU or a CPU. Throws any other c10::Error again as it is.
+// Must be called while a c10::Error is being handled. Throws DeviceLost for a CUDA error after which this process can
+// no longer use CUDA. Throws Error(kDevice) for other errors of CUDA and its libraries, and if the memory of a GPU or
+// CPU is exhausted. Rethrows any other c10::Error unchanged.
 [[noreturn]] void rethrow_device_error();
 
-// Returns f(), with the errors of rethrow_device_error().
+// Returns f(); translates errors with rethrow_device_error().
 template <class F>
 decltype(auto) with_device_errors(F&& f) {
   try {
@@ -24,8 +24,7 @@ decltype(auto) with_device_errors(F&& f) {
   }
 }
 
-// Waits until a GPU has done all that was queued on its current stream. Returns at once on a CPU, where nothing is
-// queued.
+// Waits until a GPU has finished all work in its current stream. Returns at once on a CPU.
 void wait_for_device(c10::Device device);
 
 }  // namespace specdec::model

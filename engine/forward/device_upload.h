@@ -1,4 +1,4 @@
-// One copy to a device for everything that several passes need there.
+// Sends all inputs of several passes to a device in one copy.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,14 +11,14 @@
 
 namespace specdec::model {
 
-// Collects arrays and sends them to the device at once, from pinned memory if the device is a GPU. It keeps its memory
-// when it is filled again; the arrays of the last send() must then be out of use.
+// Collects arrays and sends them to the device in one copy, from pinned memory if the device is a GPU. Its memory is
+// reused for the next upload; the arrays of the last send() must then no longer be in use.
 class DeviceUpload {
  public:
   explicit DeviceUpload(at::Device device) : device_(device) {}
 
   void clear() { used_ = 0, links_.clear(); }
-  // Appends an array and returns where it begins: a number of bytes, a multiple of 16.
+  // Appends an array and returns its offset in bytes, a multiple of 16.
   template <class T>
   size_t add(std::span<const T> values) {
     const size_t place = room(values.size_bytes());
@@ -29,18 +29,18 @@ class DeviceUpload {
   size_t add(const std::vector<T>& values) {
     return add(std::span<const T>(values));
   }
-  // Makes the pointer at place `pointer` of the upload point to place `target` of the upload on the device. The pointer
-  // was added before, with any value.
+  // Makes the pointer stored at offset `pointer` of the upload point to the device address of offset `target`. The
+  // pointer must have been added before, with any value.
   void link(size_t pointer, size_t target) { links_.emplace_back(pointer, target); }
   // Starts the copy on the device's current stream.
   void send();
 
-  // Returns what was added at a place, on the device. Valid from send() until clear().
+  // Returns the device address of the array at offset `place`. Valid from send() until clear().
   template <class T>
   T* at(size_t place) const {
     return reinterpret_cast<T*>(static_cast<char*>(sent_.mutable_data_ptr()) + place);
   }
-  // Returns `count` numbers of this dtype, added at a place, as a tensor that shares the device's memory.
+  // Returns `count` numbers of this dtype at offset `place` as a tensor that shares the device's memory.
   at::Tensor tensor(size_t place, int64_t count, at::ScalarType dtype) const;
 
  private:

@@ -28,7 +28,7 @@ bool cuda_head_applies(const EagleHead& head, std::span<const SequencePart> part
 }
 
 CudaHeadPass::CudaHeadPass(const EagleHead& head)
-    : head_(head), kernels_(*cuda_head_library(head), head.weights.fc), rows_(head.config.layer) {}
+    : head_(head), kernels_(*cuda_head_library(head), head.weights.fc, true), rows_(head.config.layer) {}
 
 EagleOutput CudaHeadPass::run(const DeviceUpload& upload, const at::Tensor& hidden) const {
   const DecoderConfig& config = head_.config.layer;
@@ -104,7 +104,7 @@ at::Tensor CudaHeadPass::score(const at::Tensor& normed, const DeviceUpload& upl
 }
 
 at::Tensor cuda_head_logits(const EagleHead& head, const at::Tensor& normed) {
-  return score_rows(CudaKernels(*cuda_head_library(head), head.weights.fc), head, normed, nullptr);
+  return score_rows(CudaKernels(*cuda_head_library(head), head.weights.fc, true), head, normed, nullptr);
 }
 
 }  // namespace specdec::model

@@ -26,7 +26,7 @@ namespace {
 namespace ops = kernels;
 using ops::NormOptions;
 
-// cos and sin at the positions of a pass.
+// cos and sin of the rope at the positions of a pass.
 struct PassAngles {
   at::Tensor cos, sin;
 };
@@ -50,13 +50,13 @@ at::Tensor gated(const DecoderConfig& config, const at::Tensor& gate, const at::
   return config.activation == Activation::kSilu ? ops::silu_mul(gate, up) : ops::gelu_tanh_mul(gate, up);
 }
 
-// The entries of chosen [R, K], an expert in each, sorted by expert: those of expert e are [begins[e], begins[e + 1]).
-// entries are flat indices, and rows their rows.
+// The elements of chosen [R, K], which holds the experts chosen for each row, sorted by expert. The elements of expert
+// e are [begins[e], begins[e + 1]). `entries` are their flat indices into chosen, and `rows` their row numbers.
 struct ExpertRows {
   at::Tensor entries, rows;  // [R · K] int64
   std::vector<int64_t> begins;
 };
-// On CUDA the host waits once for the choice of all experts, instead of once for each.
+// Sorts on the host. On CUDA the host then waits once for the choices of all experts, instead of once per expert.
 ExpertRows rows_by_expert(const at::Tensor& chosen, size_t experts) {
   const at::Tensor host = chosen.to(at::kCPU).contiguous();
   const int64_t count = host.numel(), *expert = host.const_data_ptr<int64_t>();
@@ -70,14 +70,14 @@ ExpertRows rows_by_expert(const at::Tensor& chosen, size_t experts) {
   return out;
 }
 
-// Returns x · weightᵀ + bias. `order` is that of the inputs if the matrix has stayed quantised.
+// Returns x · weightᵀ + bias. `order` is the order of the inputs if the matrix has stayed quantised.
 at::Tensor ordered_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                           const at::Tensor& order) {
   const bool moved = order.defined() && kernels::is_group_quantised(weight);
   return ops::linear(moved ? x.index_select(-1, order) : x, weight, bias);
 }
 
-// The same, where the ranks divide the columns of the matrix: the sum of their products.
+// Returns x · weightᵀ + bias for a matrix whose columns are divided among the ranks, by summing the ranks' products.
 at::Tensor summed_linear(const Decoder& decoder, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                          const at::Tensor& order) {
   if (!decoder.group) return ordered_linear(x, weight, bias, order);
@@ -85,8 +85,8 @@ at::Tensor summed_linear(const Decoder& decoder, const at::Tensor& x, const at::
   return bias.defined() ? sum + bias : sum;
 }
 
-// Norms the heads of x [..., n · D] as one row (QkNorm::kProjection), of which this rank has a share. The ranks'
-// shares together have `copies` of each head.
+// Normalises all heads of x [..., n · D] together as one row (QkNorm::kProjection); this rank has only a share of the
+// heads. `copies` is the number of ranks that hold the same head.
 at::Tensor norm_over_ranks(const Decoder& decoder, const at::Tensor& x, const at::Tensor& weight, int64_t copies) {
   const DecoderConfig& config = decoder.config;
   const at::Tensor wide = x.to(at::kFloat), squares = decoder.group->sum(wide.square().sum(-1, /*keepdim=*/true));
@@ -95,8 +95,8 @@ at::Tensor norm_over_ranks(const Decoder& decoder, const at::Tensor& x, const at
   return (scaled * (weight.to(at::kFloat) + config.norm_offset)).to(x.scalar_type());
 }
 
-// Runs, for each row of h [..., E], the experts with the largest router probabilities and returns the sum of their
-// results, weighted by these probabilities.
+// For each row of h [..., E], runs the experts with the largest router probabilities, and returns the sum of their
+// outputs, weighted by these probabilities.
 at::Tensor mixture(const Decoder& decoder, const LayerWeights& w, const at::Tensor& h) {
   const DecoderConfig& config = decoder.config;
   const at::Tensor rows = h.reshape({-1, config.hidden_size});
@@ -118,7 +118,7 @@ at::Tensor mixture(const Decoder& decoder, const LayerWeights& w, const at::Tens
   return out.view(h.sizes());
 }
 
-// Runs layer `l` on the residual stream x. attend() is that of run_layers().
+// Runs layer `l` on the residual stream x. attend() is documented at run_layers().
 template <class Attend>
 at::Tensor run_layer(const Decoder& decoder, int64_t l, at::Tensor x, const PassAngles& angles, const Attend& attend) {
   const DecoderConfig& config = decoder.config;
@@ -160,7 +160,7 @@ at::Tensor run_layer(const Decoder& decoder, int64_t l, at::Tensor x, const Pass
 }
 
 // Runs all layers on the residual stream. attend(layer, q [..., S, H, D], k, v [..., S, G, D]) returns [..., S, H, D].
-// With `recompute` each layer keeps only its input for the backward pass, and a copy of `attend`.
+// With `recompute`, each layer stores only its input and a copy of `attend` for the backward pass.
 template <class Attend>
 at::Tensor run_layers(const Decoder& decoder, at::Tensor x, const PassRotations& rotations,
                       const HiddenObserver& observer, const Attend& attend, bool recompute = false) {
@@ -177,7 +177,7 @@ at::Tensor run_layers(const Decoder& decoder, at::Tensor x, const PassRotations&
   return x;
 }
 
-// Scales rows of the embedding table, [..., E], as the first layer reads them.
+// Multiplies rows of the embedding table, [..., E], by config.embedding_scale.
 at::Tensor scaled(const Decoder& decoder, const at::Tensor& rows) {
   if (decoder.config.embedding_scale == 1) return rows;
   return rows *
@@ -204,7 +204,7 @@ at::Tensor input_of(const Decoder& decoder, const TrainBatch& batch) {
   return batch.embedded.defined() ? scaled(decoder, batch.embedded) : embed(decoder, batch.tokens);
 }
 
-// Returns the length that sets the rope scaling of texts with these positions; 0 if the scaling does not depend on it.
+// Returns the text length that determines the rope scaling for these positions; 0 if the scaling does not depend on it.
 int64_t longest_of(const DecoderConfig& config, const at::Tensor& positions) {
   return rope_varies(config.rope) || rope_varies(config.local_rope) ? positions.max().item<int64_t>() + 1 : 0;
 }
@@ -239,7 +239,7 @@ void check_part(const DecoderConfig& config, const SequencePart& part) {
   }
 }
 
-// The rows of all parts as flat tensors on the decoder's device; logit_rows are the indices of the rows that need
+// The tokens of all parts as flat tensors on the decoder's device; logit_rows are the indices of the rows that need
 // logits.
 struct FlatBatch {
   at::Tensor ids, positions, logit_rows;
@@ -258,7 +258,7 @@ FlatBatch flatten(std::span<const SequencePart> parts, at::Device device) {
   return {upload(ids), upload(positions), upload(logit_rows)};
 }
 
-// Returns the rotations of all tokens of the pass, each part under the rope scaling of its cache.
+// Returns the rope angles of all tokens of the pass. Each part uses the rope scaling of its own cache.
 PassRotations cached_rotations(const DecoderConfig& config, std::span<const SequencePart> parts,
                                const at::Tensor& positions) {
   const auto angles = [&](const RopeConfig& rope) {
@@ -277,13 +277,15 @@ PassRotations cached_rotations(const DecoderConfig& config, std::span<const Sequ
   return {angles(config.rope), has_local_rope(config) ? angles(config.local_rope) : PassAngles{}};
 }
 
-// Attention of a pass for any device and dtype: sequence by sequence, over keys gathered from the cache.
+// Computes attention for any device and dtype: one sequence after the other, over keys and values gathered from the
+// cache.
 class GatheredAttention {
  public:
   GatheredAttention(const DecoderConfig& config, std::span<const SequencePart> parts, at::Device device)
       : config_(config), parts_(parts), device_(device), allowed_(parts.size()) {}
 
-  // Appends the keys and values of the rows of one part, and returns their attention, [T, H, D].
+  // Appends the keys and values of one part's rows to its cache, and returns the attention output of these rows, [T, H,
+  // D].
   at::Tensor attend(size_t part, int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
     if (!allowed_[part].defined()) allowed_[part] = allowed_keys(parts_[part], device_);
     const auto [keys, values] = parts_[part].cache->append(layer, k, v);

@@ -24,7 +24,7 @@ namespace {
 namespace cpu = kernels::cpu;
 using kernels::Member;
 
-// With up to this many rows, every thread normalises all rows itself, which is cheaper than a barrier.
+// Maximum number of rows for which every thread normalises all rows itself, because this is cheaper than a barrier.
 constexpr int64_t kPrivateRows = 16;
 
 constexpr int64_t kFixedFloats = sizeof(cpu::FixedInputs) / sizeof(float);
@@ -96,9 +96,9 @@ class Pass {
     }
   }
 
-  // Returns the number of threads. Another thread pays off if each thread's share of a stage (five stages per layer)
-  // takes longer than a barrier, about 1.5 µs. Assumed speeds of one core: 20 GB/s of weights, 40 products per
-  // nanosecond.
+  // Returns the number of threads. A layer has five stages that end at a barrier of about 1.5 µs. Another thread is
+  // worthwhile if each thread's share of a stage takes longer than that. Assumed speeds per core: 20 GB/s of weights,
+  // 40 multiply-adds per nanosecond.
   int choose_threads() const {
     const auto layer = static_cast<double>(config_.hidden_size * (2 * heads_width_ + 2 * kv_width_ + 3 * inner_));
     const double nanoseconds =
@@ -107,7 +107,7 @@ class Pass {
     return static_cast<int>(std::clamp<double>(nanoseconds / 1500, 1, at::get_num_threads()));
   }
 
-  // [count, width] values
+  // Input values [count, width] of a product.
   struct Input {
     const float* values;
     int64_t width, count;
@@ -116,7 +116,7 @@ class Pass {
     const at::Tensor& weight;  // [outputs, inputs]
     const at::Tensor* bias = nullptr;
   };
-  // [count, width] values, which a product overwrites or, with `add`, is added to.
+  // Output values [count, width], which a product overwrites or, with `add`, adds to.
   struct Output {
     float* values;
     int64_t width;
@@ -151,7 +151,7 @@ class Pass {
     }
   }
 
-  // Computes a product with int8 weights. Every member converts all inputs to integers itself, which is cheaper than a
+  // Computes a product with int8 weights. Every thread converts all inputs to integers itself, which is cheaper than a
   // barrier.
   void int8_product(const Member& member, cpu::LinearCall<cpu::Int8, T> call) const {
     call.fixed = reinterpret_cast<cpu::FixedInputs*>(fixed_ + member.id * fixed_count_);
@@ -162,8 +162,8 @@ class Pass {
     }
   }
 
-  // Returns this member's range of the n columns. Blocks of packed matrices stay whole if there are enough of them to
-  // divide the work evenly.
+  // Returns this thread's range of the n columns. If there are enough columns to divide the work evenly, the range
+  // consists of whole blocks of packed matrices.
   static std::pair<int64_t, int64_t> columns_of(const Member& member, int64_t n) {
     return member.part(n, n >= 16 * cpu::kPackOutputs * member.size ? cpu::kPackOutputs : 8);
   }
@@ -173,8 +173,8 @@ class Pass {
                       static_cast<float>(config_.norm_offset), n, out);
   }
 
-  // Returns the rows of the residual stream after the norm, or the rows themselves if there is no weight. This member
-  // may read all of them.
+  // Returns all rows of the residual stream after the norm, or the residual stream itself if there is no weight. This
+  // thread may read all of the returned rows.
   const float* norm(const Member& member, const at::Tensor& weight) const {
     if (!weight.defined()) return x_;
     const int64_t e = config_.hidden_size;
@@ -202,8 +202,8 @@ class Pass {
     member.barrier();
   }
 
-  // Rotates the heads of row r of queries or keys that lie in `part`, a range of values. With QkNorm::kHead, normalises
-  // each head first.
+  // Rotates those heads of row r (queries or keys) that lie in `part`, this thread's range of values. With
+  // QkNorm::kHead, each head is normalised first.
   void finish_heads(const LayerConfig& flags, const at::Tensor& weight, int64_t r, float* row,
                     std::pair<int64_t, int64_t> part) const {
     const int64_t d = config_.head_dim;
@@ -227,14 +227,14 @@ class Pass {
     return (2 * layer + (keys ? 0 : 1)) * kv_width_ * BlockPool::kTokens;
   }
 
-  // Computes this member's heads of queries, keys and values, rotates queries and keys, and writes keys and values to
-  // the caches.
+  // Computes this thread's share of the query, key and value heads, rotates queries and keys, and writes keys and
+  // values to the caches.
   void project(const Member& member, int64_t layer, const float* x) const {
     const LayerWeights& w = decoder_.weights.layers[static_cast<size_t>(layer)];
     const LayerConfig& flags = config_.layers[static_cast<size_t>(layer)];
     const int64_t e = config_.hidden_size, d = config_.head_dim, h = config_.num_heads, g = config_.num_kv_heads;
     const auto [begin, end] = member.part(h + 2 * g);
-    const auto columns = [&](int64_t first, int64_t heads) {  // this member's columns of heads [first, first + heads)
+    const auto columns = [&](int64_t first, int64_t heads) {  // this thread's columns of heads [first, first + heads)
       return std::pair{std::clamp<int64_t>(begin - first, 0, heads) * d,
                        std::clamp<int64_t>(end - first, 0, heads) * d};
     };
@@ -266,7 +266,7 @@ class Pass {
     const auto scale = static_cast<float>(config_.attention_scale()),
                cap = static_cast<float>(config_.attention_soft_cap);
     const std::vector<cpu::Visible>& visible = pass_.visible.at(config_.layers[static_cast<size_t>(layer)].window);
-    // Members take units in turn, because later rows of a prompt see more keys and take longer.
+    // Threads take units in turn (0, 1, 2, …), because later rows of a prompt see more keys and take longer.
     for (int64_t unit = member.id; unit < static_cast<int64_t>(pass_.groups.size()) * kv; unit += member.size) {
       const PassRows::Group& group = pass_.groups[static_cast<size_t>(unit / kv)];
       const KvCache& cache = *rows_[static_cast<size_t>(group.first)].cache;
@@ -304,7 +304,7 @@ class Pass {
     join(member, {gate_, i, count_}, {w.down, &w.down_bias}, w.mlp_out_norm);
   }
 
-  // Lists the chosen experts of each row and their weights in choices_. The list is sorted by expert, so that an
+  // Fills choices_ with the chosen experts of each row and their weights. Choices are sorted by expert, so that an
   // expert's matrices stay in the CPU cache for all of its rows.
   void choose_experts() {
     const int64_t experts = config_.num_experts, taken = config_.experts_per_token;
@@ -348,7 +348,7 @@ class Pass {
       gate(up_ + at + part.first, part.second - part.first, gate_ + at + part.first);
     }
     member.barrier();
-    for (const Choice& c : choices_) {  // a row's experts are added in order of their index
+    for (const Choice& c : choices_) {  // a row's experts are added in ascending order of their index
       float *branch = branch_ + c.row * e, *to = x_ + c.row * e;
       product(member, {gate_ + (c.row * taken + c.place) * i, i, 1}, {w.experts[static_cast<size_t>(c.expert)].down},
               columns, {branch, e});
@@ -362,7 +362,7 @@ class Pass {
     try {
       observer_(layer, at::from_blob(x_, {count_, config_.hidden_size}, at::kFloat)
                            .to(decoder_.weights.embed.scalar_type(), false, /*copy=*/true));
-    } catch (...) {  // an exception must not leave the team
+    } catch (...) {  // an exception must not escape from a thread of the team
       failure_ = std::current_exception();
     }
   }
@@ -371,7 +371,7 @@ class Pass {
     const int64_t e = config_.hidden_size, vocab = decoder_.weights.lm_head.size(0);
     const auto cap = static_cast<float>(config_.final_soft_cap);
     const auto columns = columns_of(member, vocab);
-    // Rows are processed in blocks. Each member normalises all rows of a block itself and computes its own columns.
+    // Rows are processed in blocks. Each thread normalises all rows of a block itself and computes its own columns.
     const auto wanted = static_cast<int64_t>(pass_.logit_rows.size());
     const int64_t block = count_ <= kPrivateRows ? count_ : std::max<int64_t>(1, count_ / member.size);
     float* own = normed_ + member.id * block * e;
@@ -421,12 +421,12 @@ class Pass {
   const DecoderConfig& config_;
   const cpu::Kernels<T>& kernels_;
   const HiddenObserver& observer_;
-  const std::vector<int64_t>& observed_;  // layers
+  const std::vector<int64_t>& observed_;  // layers for which the observer is called
   struct Choice {
     int64_t row, place, expert;
     float weight;
   };
-  // Lists that all passes of a thread share, so that later passes reuse their memory and allocate nothing.
+  // Lists that all passes of a thread share, so that later passes reuse the memory and allocate nothing.
   struct Lists {
     PassRows rows;
     std::vector<Choice> choices;

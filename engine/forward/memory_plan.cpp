@@ -35,7 +35,7 @@ int64_t read_number(const std::string& file) {  // −1 if the file is absent or
   return in >> value ? value : -1;
 }
 
-// Returns the smaller of two limits: the memory that the kernel can still give, and the memory that this control group
+// Returns the smaller of two limits: the machine's available memory, and the memory that this process's control group
 // may still use.
 int64_t available_host_bytes() {
   int64_t available = std::numeric_limits<int64_t>::max();
@@ -67,8 +67,8 @@ int64_t pass_bytes(const DecoderConfig& config, int64_t rows, int64_t logit_rows
   return 4 * (rows * width + logit_rows * config.vocab_size);
 }
 
-// Attention on CUDA divides a long sequence into splits and merges their sums (paged_attention.h). Returns the bytes of
-// these sums for one sequence that has up to 16 rows in a pass.
+// Returns the bytes of attention's workspace on CUDA for one sequence with up to 16 rows in a pass. Attention divides a
+// long sequence into splits, stores the sums of each split and merges them (paged_attention.h).
 int64_t attention_bytes(const DecoderConfig& config, int64_t tokens) {
   constexpr int64_t kRows = 16, kLeastSplit = 128;
   const int64_t splits = std::min(kernels::kPagedSplits, (tokens + kLeastSplit - 1) / kLeastSplit);
@@ -80,7 +80,8 @@ kernels::Packing packing_of(const Quantisation& quantisation) {
          : quantisation.bits == 4                          ? kernels::Packing::kCodes4
                                                            : kernels::Packing::kCodes8;
 }
-// Returns the bytes of a matrix that stays quantised, or 0 if it cannot. Scales of fp8 count as those of blocks.
+// Returns the bytes of a matrix that stays quantised, or 0 if it cannot stay quantised. fp8 scales are counted as one
+// per block.
 int64_t quantised_bytes(const Quantisation& quantisation, const std::vector<int64_t>& shape) {
   const bool fp8 = quantisation.method == Quantisation::Method::kFp8;
   const int64_t group = fp8 ? quantisation.block_columns : quantisation.group_size;
@@ -88,7 +89,8 @@ int64_t quantised_bytes(const Quantisation& quantisation, const std::vector<int6
   return shape[0] * kernels::packed_row_bytes(packing_of(quantisation), shape[1], group);
 }
 
-// Returns the name of the weights of products, if it is not that of a floating-point type of 16 or 32 bits.
+// Returns "int8", "int4" or "fp8" for weights of products in such a type, and "" for floating-point types of 16 or 32
+// bits.
 std::string name_of_weights(const DecoderConfig& config, at::ScalarType dtype) {
   if (dtype == at::kChar) return "int8";
   if (dtype != kAsStored) return "";
@@ -96,8 +98,7 @@ std::string name_of_weights(const DecoderConfig& config, at::ScalarType dtype) {
   return packing == kernels::Packing::kE4m3 ? "fp8" : packing == kernels::Packing::kCodes4 ? "int4" : "int8";
 }
 
-// Returns the bytes of the layers' largest quantised matrix in 16 bits. For prompts one matrix at a time is
-// dequantised.
+// Returns the 16-bit bytes of the layers' largest quantised matrix: a prefill dequantises one matrix at a time.
 int64_t dequantised_bytes(const DecoderConfig& config) {
   DecoderWeights none;
   int64_t most = 0;
@@ -162,7 +163,8 @@ int64_t plannable_bytes(int64_t free_bytes, int64_t total_bytes) {
 MemoryPlan plan_memory(const MemoryRequest& request) {
   constexpr int64_t kPromptRows = 512, kLogitRows = 16;  // rows of a prefill chunk; rows verified at once per sequence
   MemoryPlan plan;
-  // A decoder of 16 bits that is whole runs its rounds as graphs.
+  // Returns the memory for CUDA graphs. A 16-bit decoder that a single process holds runs its decoding passes as
+  // graphs.
   const auto graph_bytes = [&](const DecoderConfig& config, at::ScalarType dtype) {
     const at::ScalarType side = side_dtype(dtype, config);
     return request.device.is_cuda() && side != at::kFloat ? PassGraphs::bytes(config, side) : 0;
@@ -189,11 +191,11 @@ MemoryPlan plan_memory(const MemoryRequest& request) {
     const HeadMemory& head = *request.head;
     const auto element = static_cast<int64_t>(c10::elementSize(request.draft_dtype));
     plan.draft_bytes = element * head.elements;
-    // Where ranks have a share of the target's embedding each, the head has the whole one.
+    // The ranks divide the target's embedding, but the head needs a whole copy.
     if (ranks > 1 && head.shares_embedding)
       plan.draft_bytes += static_cast<int64_t>(c10::elementSize(side_dtype(request.target_dtype, request.target))) *
                           request.target.vocab_size * request.target.hidden_size;
-    // The target keeps its states of a prefill chunk for the head.
+    // The target's hidden states of a prefill chunk are stored for the head.
     plan.workspace_bytes += request.sequences * kPromptRows * head.state_width * element;
   }
   plan.target_weights = name_of_weights(request.target, request.target_dtype);

@@ -13,7 +13,7 @@ namespace {
 
 using kernels::PagedRows;
 
-// Returns whether no token of a tree mask [T, T] sees a later one.
+// Returns whether no token sees a later token under a tree mask [T, T].
 bool is_causal(const at::Tensor& mask) {
   if (!mask.defined()) return true;
   const at::Tensor rows = mask.to(at::kCPU).contiguous();
@@ -24,7 +24,7 @@ bool is_causal(const at::Tensor& mask) {
   return true;
 }
 
-// The parts' arrays one after the other, as they are uploaded. Each begins at a multiple of 8 bytes.
+// Concatenates the parts' arrays for one upload. Each array begins at a multiple of 8 bytes.
 struct Bytes {
   std::vector<char> all;
   template <class T>
@@ -36,7 +36,7 @@ struct Bytes {
   }
 };
 
-// Returns x itself if it is contiguous and begins at a multiple of 16 bytes, else a copy that does.
+// Returns x itself if it is contiguous and aligned to 16 bytes, else a contiguous, aligned copy.
 at::Tensor aligned(const at::Tensor& x) {
   const bool good = x.is_contiguous() && reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
   return good ? x : x.clone(at::MemoryFormat::Contiguous);

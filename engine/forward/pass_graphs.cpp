@@ -5,6 +5,7 @@
 #include <bit>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "base/device_lost.h"
 #include "base/log.h"
@@ -14,11 +15,13 @@ namespace specdec::model {
 
 namespace {
 
-// Decoding has a few rows for each text, and the kernels multiply eight rows as fast as one.
+// The numbers of rows of graphs. A decoding pass has few rows per sequence, and kernels multiply eight rows as fast as
+// one.
 constexpr int64_t kRows[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, PassGraphs::kMaxRows};
-// The room for the sums of all splits of a pass. An 8B model has 1,000 of them in it: 64 texts of 2,000 tokens.
+// Memory for the sums of all splits of a pass. For an 8B model it suffices for 1,000 splits: 64 sequences of 2,000
+// tokens.
 constexpr int64_t kSumBytes = int64_t{64} << 20;
-// A device that refuses this many captures is not asked again.
+// After this many failed captures, no more are tried on the device.
 constexpr int kMostRefusals = 3;
 
 int64_t most_parts(const DecoderConfig& config) {
@@ -27,6 +30,38 @@ int64_t most_parts(const DecoderConfig& config) {
 }
 
 std::atomic<int64_t> all_captures = 0;
+
+// A capture of what this thread launches. Unless end() was called, the destructor ends it: otherwise the thread's
+// further launches would be captured, too, and never run.
+class Capture {
+ public:
+  explicit Capture(const CudaKernels& kernels) : library_(kernels.library()), device_(kernels.device()) {}
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+  ~Capture() {
+    if (runs_) end(nullptr);
+  }
+
+  int32_t begin() {
+    const int32_t code = library_.begin_capture(device_);
+    runs_ = code == 0;
+    return code;
+  }
+  // Sets `graph` to the captured graph, or to null if it fails. Without `graph`, what was captured is freed.
+  int32_t end(void** graph) {
+    runs_ = false;
+    void* captured = nullptr;
+    const int32_t code = library_.end_capture(device_, &captured);
+    if (captured && (!graph || code != 0)) library_.free_graph(std::exchange(captured, nullptr));
+    if (graph) *graph = captured;
+    return code;
+  }
+
+ private:
+  const kernels::CudaLibrary& library_;
+  int32_t device_;
+  bool runs_ = false;
+};
 
 }  // namespace
 
@@ -71,7 +106,8 @@ int64_t PassGraphs::bytes(const DecoderConfig& config, at::ScalarType dtype) {
   const int64_t heads = 3 * config.num_heads + 2 * config.num_kv_heads,
                 width = 2 * config.hidden_size + heads * config.head_dim + config.intermediate_size + config.vocab_size;
   return kInputBytes + static_cast<int64_t>(c10::elementSize(dtype)) * kMaxRows * width +
-         static_cast<int64_t>(sizeof(float)) * CudaRows::part_values(config, most_parts(config));
+         static_cast<int64_t>(sizeof(float)) * CudaRows::part_values(config, most_parts(config)) +
+         CudaKernels::wide_bytes(config.intermediate_size, dtype);
 }
 
 void PassGraphs::launch(const CudaPassInputs& inputs, const std::vector<int64_t>& layers) {
@@ -86,27 +122,26 @@ void PassGraphs::launch(const CudaPassInputs& inputs, const std::vector<int64_t>
   layers_.score(room.x, room.h, logits_.narrow(0, 0, rows), inputs.paged.live);
 }
 
-// Captures the launches of a pass that has just run: CUDA loads a kernel when it first runs, which no capture may
-// contain. Returns null if the device does not capture them; the pass has its results all the same. Throws DeviceLost.
+// Captures the launches of a pass that has just run: CUDA loads a kernel when it first runs, which is not allowed
+// during a capture. Returns null if the capture fails; the pass has its results nevertheless. Throws DeviceLost, and
+// other exceptions of the launches; the capture has then ended.
 void* PassGraphs::capture(const CudaPassInputs& inputs, const std::vector<int64_t>& layers) {
   const kernels::CudaLibrary& library = layers_.kernels().library();
   ++all_captures;
+  Capture capture(layers_.kernels());
   void* graph = nullptr;
   std::string why;
-  int32_t code = library.begin_capture(layers_.kernels().device());
+  int32_t code = capture.begin();
   if (code == 0) {
     try {
       launch(inputs, layers);
-    } catch (const DeviceLost&) {
-      library.end_capture(layers_.kernels().device(), &graph);
-      throw;
+      code = capture.end(&graph);
     } catch (const Error& error) {
       why = error.what();
+      code = capture.end(nullptr);
     }
-    code = library.end_capture(layers_.kernels().device(), &graph);
   }
-  if (code == 0 && why.empty()) return graph;
-  if (graph) library.free_graph(graph);
+  if (graph) return graph;
   if (kernels::is_lasting(code)) kernels::throw_cuda_error(code, "a capture failed", library.error_text(code));
   if (++refusals_ == kMostRefusals)
     log(LogLevel::kWarn,
@@ -125,7 +160,7 @@ PassGraphs::Result PassGraphs::run(const CudaRows& rows, const DeviceUpload& upl
   }
   const at::Tensor piece = rows.piece(upload);
   if (piece.numel() > input_.numel()) {
-    drop();  // they read the memory that is replaced
+    drop();  // the graphs read the memory that is replaced here
     input_ = at::empty({2 * piece.numel()}, input_.options());
   }
   input_.narrow(0, 0, piece.numel()).copy_(piece, /*non_blocking=*/true);

@@ -1,5 +1,5 @@
-// Describes the rows of one incremental pass: the token of each row, where its key is written, and which keys it may
-// see.
+// Describes the rows of one pass over cached sequences: for each row, its token, the slot that its key is written to,
+// and the keys that it may see.
 #pragma once
 
 #include <cstddef>
@@ -14,33 +14,34 @@
 
 namespace specdec::model {
 
-// Holds one row per token of a pass, with the parts in order. It keeps its memory when it is filled again.
+// The rows of a pass, one per token, in the order of the parts. fill() can be called again and reuses the memory.
 struct PassRows {
   static constexpr int64_t kAttendRows = 4;
   struct Row {
     KvCache* cache;
     int32_t token;
-    void* slot;  // address of its key of the first head and layer
+    void* slot;  // address of the row's key for the first head and layer
   };
-  // Rows of one part that run attention together, at most kAttendRows.
+  // At most kAttendRows rows of one part. Their attention is computed together.
   struct Group {
     int64_t first, rows;
   };
 
   // Fills the lists below from the parts, and reserves room for their tokens in the caches. element_bytes is the size
-  // of one cached value.
+  // of one cached number.
   void fill(std::span<const SequencePart> parts, const DecoderConfig& config, size_t element_bytes);
 
   std::vector<Row> rows;
   std::vector<Group> groups;
-  // The keys that each row sees, for each sliding window that a layer has (0: no window).
+  // The keys that each row sees, for each sliding window of the decoder's layers (0: no window).
   std::map<int64_t, std::vector<kernels::cpu::Visible>> visible;
   std::vector<int64_t> positions;
   std::vector<int64_t> logit_rows;  // rows that need logits
-  int64_t longest = 0;              // tokens of the longest sequence, including this pass
+  int64_t longest = 0;              // tokens of the longest sequence, including those of this pass
 
  private:
-  // The keys that one row sees. `extra` is an index into extra_ instead of a pointer, because extra_ still grows.
+  // The keys that one row sees while the lists are filled. `extra` is an index into extra_ instead of a pointer,
+  // because extra_ may still be reallocated.
   struct Listed {
     int64_t prefix;
     size_t extra;
@@ -50,7 +51,7 @@ struct PassRows {
   void add(const SequencePart& part, const DecoderConfig& config, size_t element_bytes);
 
   std::vector<Listed> listed_;
-  std::vector<int32_t> extra_;  // visible keys beyond the rows' prefixes
+  std::vector<int32_t> extra_;  // visible keys beyond the prefixes of the rows
 };
 
 }  // namespace specdec::model

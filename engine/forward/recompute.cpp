@@ -12,7 +12,7 @@ namespace {
 
 using Run = std::function<at::Tensor(const at::Tensor&)>;
 
-// Lets autograd's context own the function.
+// Wraps the function in a class that autograd's context can own.
 struct KeptRun : torch::CustomClassHolder {
   explicit KeptRun(Run function) : run(std::move(function)) {}
   Run run;
@@ -22,7 +22,8 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const Run& run) {
     context->save_for_backward({x});
     context->saved_data["run"] = at::IValue::make_capsule(c10::make_intrusive<KeptRun>(run));
-    // Kernels may compute other bits where no gradient is wanted, so the first run has gradients, too, and drops them.
+    // Enables gradients in the first run too, because kernels may round differently without gradients. The result is
+    // detached, so these gradients are not used.
     const at::AutoGradMode gradients(true);
     return run(x.detach().requires_grad_(true)).detach();
   }
@@ -42,7 +43,8 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
 
 at::Tensor recomputed(const at::Tensor& x, Run run) {
   if (!at::GradMode::is_enabled()) return run(x);
-  // Autograd records the call only if its input requires a gradient, and would else forget the parameters.
+  // Makes the input require a gradient. Otherwise autograd would not record the call, and the parameters would get no
+  // gradients.
   return Recomputed::apply(x.requires_grad() ? x : x.detach().requires_grad_(true), run);
 }
 

@@ -8,7 +8,7 @@ namespace specdec::model {
 
 namespace {
 
-// A part with explicit positions and the rope scaling of each row. `wanted` lists the scalings of the rows whose
+// A part with explicit positions, and the rope scaling of each row. `wanted` lists the scalings of those rows whose
 // results are needed, ascending and without duplicates.
 struct RescaledPart {
   SequencePart part;
@@ -19,8 +19,8 @@ struct RescaledPart {
   }
 };
 
-// Plans one part. With an observer the results of all rows are wanted, otherwise those of the last num_logits rows. If
-// no row is wanted, the last row determines the scaling of the cache.
+// Plans one part. With an observer, the results of all rows are needed, otherwise those of the last num_logits rows. If
+// no row is needed (num_logits is 0), the part runs under the scaling of its last row.
 RescaledPart plan(const RopeConfig& rope, const SequencePart& part, bool observed) {
   RescaledPart out{part, {}, {}};
   const auto count = static_cast<int64_t>(part.tokens.size());
@@ -35,7 +35,7 @@ RescaledPart plan(const RopeConfig& rope, const SequencePart& part, bool observe
   return out;
 }
 
-// Sets the cache's scaling. If the cached tokens have another scaling, they are recomputed.
+// Sets the cache's scaling. If the cached tokens have another scaling, recomputes them.
 void recompute(const Decoder& decoder, KvCache& cache, int64_t rope_rescale) {
   if (cache.length() != 0 && cache.rope_rescale() != rope_rescale) {
     const std::vector<int32_t> tokens(cache.tokens().begin(), cache.tokens().end());
@@ -49,8 +49,9 @@ void recompute(const Decoder& decoder, KvCache& cache, int64_t rope_rescale) {
   cache.set_rope_rescale(rope_rescale);
 }
 
-// Runs the part alone, once per wanted scaling, and keeps from each pass the rows that need its scaling. Appends the
-// rows' hidden states after `layers` to `hidden`, which has layers + 1 entries or is null. Returns the wanted logits.
+// Runs the part alone, once per needed scaling, and takes from each pass the rows whose scaling it used. Appends the
+// rows' hidden states after `layers` to `hidden`, which has num_layers + 1 entries or is null. Returns the needed
+// logits.
 at::Tensor pass_by_rescale(const Decoder& decoder, const RescaledPart& planned, const std::vector<int64_t>& layers,
                            std::vector<at::Tensor>* hidden) {
   SequencePart part = planned.part;
@@ -66,7 +67,7 @@ at::Tensor pass_by_rescale(const Decoder& decoder, const RescaledPart& planned, 
     for (int64_t i = 0; i < count; ++i) {
       if (planned.rescales[static_cast<size_t>(i)] == rope_rescale) rows.push_back(i);
     }
-    // Copies the rows of this scaling. Row 0 of both tensors is row `first` of the part.
+    // Copies the rows of this scaling from `from` to `into`. Row 0 of both tensors is row `first` of the part.
     const auto put = [&](at::Tensor& into, const at::Tensor& from, int64_t first) {
       if (!into.defined()) into = at::zeros_like(from);
       for (const int64_t row : rows) {

@@ -13,8 +13,9 @@ constexpr int32_t kMemoryAllocation = 2;  // cudaErrorMemoryAllocation
 }
 
 bool is_lasting(int32_t code) {
-  // cudaErrorECCUncorrectable, NvlinkUncorrectable; IllegalAddress, LaunchTimeout, Assert, HardwareStackError,
-  // IllegalInstruction, MisalignedAddress, InvalidAddressSpace, InvalidPc, LaunchFailure, TensorMemoryLeak, Unknown.
+  // In this order: cudaErrorECCUncorrectable, NvlinkUncorrectable, IllegalAddress, LaunchTimeout, Assert,
+  // HardwareStackError, IllegalInstruction, MisalignedAddress, InvalidAddressSpace, InvalidPc, LaunchFailure,
+  // TensorMemoryLeak, Unknown.
   constexpr std::array<int32_t, 13> kLasting = {214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 999};
   return std::find(kLasting.begin(), kLasting.end(), code) != kLasting.end();
 }

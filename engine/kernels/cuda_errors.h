@@ -1,4 +1,4 @@
-// Turns CUDA's error codes into specdec's errors. Codes are cudaError_t; negative ones are those of CudaLibrary
+// Turns CUDA error codes into specdec's errors. A code is a cudaError_t or, if negative, a code of CudaLibrary
 // (cuda.h).
 #pragma once
 
@@ -7,11 +7,11 @@
 
 namespace specdec::kernels {
 
-// Returns whether no call to CUDA can succeed in this process after this error (CUDA's documentation of cudaError_t:
-// "the process must be terminated and relaunched").
+// Returns whether, after this error, every later CUDA call of this process fails. The CUDA documentation says for such
+// errors: "the process must be terminated and relaunched".
 bool is_lasting(int32_t code);
 
-// Throws DeviceLost if the error is lasting, else Error(kDevice), with "what: text".
+// Throws DeviceLost if the error is lasting, else Error(kDevice). The message is "what: text".
 [[noreturn]] void throw_cuda_error(int32_t code, const std::string& what, const std::string& text);
 
 }  // namespace specdec::kernels

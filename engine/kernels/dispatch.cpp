@@ -1,4 +1,4 @@
-// Chooses the variant of every operation in ops.h; no other file does.
+// Chooses the variant (CPU, CUDA or reference) of every operation in ops.h. No other file makes this choice.
 #include <c10/core/GradMode.h>
 
 #include <atomic>
@@ -28,7 +28,8 @@ std::atomic<bool>& forced() {
 enum class Variant { kRef, kCpu, kCuda, kTrained };
 
 // Returns the variant for these inputs. Our own kernels need all inputs on one device and in one dtype that they
-// support. With gradients, those of kTrained run on the CPU. Everything else runs on ATen (kRef).
+// support. If gradients are needed, we have own kernels only on the CPU (kTrained). Everything else runs on ATen
+// (kRef).
 Variant choose(std::initializer_list<const at::Tensor*> inputs) {
   if (reference_forced()) return Variant::kRef;
   const at::Tensor& first = **inputs.begin();
@@ -54,7 +55,7 @@ at::Tensor or_empty_like(const at::Tensor& out, const at::Tensor& like) {
 at::Tensor int8_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   const auto converted = [](const at::Tensor& t, at::ScalarType dtype) { return t.defined() ? t.to(dtype) : t; };
   if (x.is_cuda() && !reference_forced()) {
-    // The kernel reads inputs of 16 bits; those of fp32 are rounded.
+    // The kernel reads 16-bit inputs, so fp32 inputs are rounded to bf16.
     const at::ScalarType narrow = x.scalar_type() == at::kFloat ? at::kBFloat16 : x.scalar_type();
     auto shape = x.sizes().vec();
     shape.back() = weight.size(0);
@@ -66,8 +67,8 @@ at::Tensor int8_linear(const at::Tensor& x, const at::Tensor& weight, const at::
   return linear(x.to(at::kFloat), wide, converted(bias, at::kFloat)).to(x.scalar_type());
 }
 
-// Multiplies by a matrix quantised by group. On a GPU, up to kMaxProductRows rows are multiplied by the matrix as it
-// is, and more rows by a copy in 16 bits, which exists only for the time of the product.
+// Multiplies x by a matrix quantised by group. On a GPU, up to kMaxProductRows rows are multiplied by the quantised
+// matrix directly; more rows are multiplied by a temporary 16-bit copy.
 at::Tensor group_quantised_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   const int64_t n = weight.size(0), k = x.size(-1);
   if (!x.is_cuda() || x.scalar_type() == at::kFloat || reference_forced()) {
@@ -141,7 +142,8 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   const bool plain = options.soft_cap == 0 && (options.window == 0 || options.window >= k.size(2));
   if (!few && whole && plain && !reference_forced() && q.is_cpu()) {
     if (q.scalar_type() == at::kFloat) return cpu::sequence_attention(q, k, v, options.scale);
-    // ATen multiplies blocks of bf16 numbers one head at a time, which is mostly overhead for short heads.
+    // Avoids ATen for short heads: it multiplies bf16 blocks one head at a time, which is mostly overhead if heads have
+    // few values.
     constexpr int64_t kShortHead = 64;
     if (q.scalar_type() == at::kBFloat16 && q.size(3) <= kShortHead)
       return cpu::sequence_attention(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), options.scale)

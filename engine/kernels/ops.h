@@ -16,8 +16,8 @@ namespace specdec::kernels {
 at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids, const at::Tensor& out = {});
 
 // rms_norm() returns x / sqrt(mean(x²) + eps), computed in fp32, times offset + weight; x [..., E], weight [E]. By
-// default, the quotient is rounded to x's dtype before the multiplication (Llama). With rounds_last, only the product
-// is rounded (OLMo 2, and Gemma, whose 1 + weight does not fit in bf16).
+// default, the quotient is rounded to x's dtype before the multiplication (Llama). With rounds_last, the result is
+// rounded only after the multiplication (OLMo 2, and Gemma, whose 1 + weight does not fit in bf16).
 struct NormOptions {
   NormOptions(double eps, double offset = 0, bool rounds_last = false)
       : eps(eps), offset(offset), rounds_last(rounds_last) {}
@@ -27,11 +27,11 @@ struct NormOptions {
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options,
                     const at::Tensor& out = {});
 
-// Returns x Wᵀ + bias. x [..., K], weight [N, K], bias [N] or undefined. On a CPU with up to 16 rows, and in bf16
-// and fp16 on CUDA with up to 256, each row is bit-identical to the same row computed alone. `weight` may be packed by
-// pack(), quantise_int8() or pack_codes() (quantised_matrix.h; the inputs of x are then in the order of the packed
-// ones). On a CPU it is then first unpacked or dequantised as a whole, so decoding does not use this function for
-// packed weights.
+// Returns x Wᵀ + bias. x [..., K], weight [N, K], bias [N] or undefined. On a CPU with up to 16 rows, and on CUDA in
+// bf16 and fp16 with up to 256 rows, each row is bit-identical to the same row computed alone. `weight` may be the
+// result of pack(), quantise_int8() or pack_codes() (quantised_matrix.h). After pack_codes(), the columns of x must be
+// in the packed order. On a CPU each call unpacks or dequantises the whole matrix, so decoding on a CPU uses other
+// functions for such weights.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {},
                   const at::Tensor& out = {});
 
@@ -51,9 +51,9 @@ struct AttentionOptions {
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed = {},
                      const AttentionOptions& options = {}, const at::Tensor& out = {});
 
-// Attention of the training-time test of an EAGLE-3 head, where rows take part that continue the text of position s by
-// drafted tokens: query s sees keys 0 .. s of `causal` (k, v [B, G, S, D]) and key s of each pair in `own` (k, v
-// [B, S, G, D]). One softmax covers all of them. q [B, S, H, D] -> [B, S, H, D].
+// Attention for training an EAGLE-3 head on its own drafts (training-time test). Query s sees keys 0 .. s of `causal`
+// (k, v [B, G, S, D]), the text. It also sees key s of each pair in `own` (k, v [B, S, G, D]), which are tokens drafted
+// after position s. One softmax covers all these keys. q [B, S, H, D] -> [B, S, H, D].
 struct KeysValues {
   at::Tensor k, v;
 };
@@ -67,9 +67,10 @@ at::Tensor gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at:
 at::Tensor soft_cap(const at::Tensor& x, double cap, const at::Tensor& out = {});  // cap · tanh(x / cap)
 at::Tensor add(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out = {});
 
-// Quantises a matrix to int8 with scales, on a CPU, and returns it on the matrix's device: fp32 or bf16 [N, K] -> kChar
-// [N, pack_row_bytes(K)] in the layout of kernels/cpu/cpu.h. dequantise_int8() converts it back to fp32. Quantisation
-// is symmetric: the error of a weight is at most half a scale, about 1/254 of the largest weight of its group.
+// Quantises a matrix to int8 with scales: fp32 or bf16 [N, K] -> kChar [N, pack_row_bytes(K)] in the layout of
+// kernels/cpu/cpu.h. Computes on a CPU, and returns the result on the matrix's device. dequantise_int8() converts it
+// back to fp32. Quantisation is symmetric: the error of a weight is at most half a scale, about 1/254 of the largest
+// weight of its group.
 at::Tensor quantise_int8(const at::Tensor& matrix);
 at::Tensor dequantise_int8(const at::Tensor& quantised, int64_t k);
 // Packs a matrix on a CPU into the layout in which products read it (kernels/cpu/cpu.h): fp32 or bf16 [N, K] -> kByte

@@ -1,5 +1,5 @@
-// Implements the CPU variants of products and attention on tensors. bf16 inputs are widened to fp32, and results are
-// rounded once at the end.
+// Implements the CPU variants of matrix products and attention on tensors. bf16 inputs are widened to fp32, and results
+// are rounded once at the end.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -102,7 +102,7 @@ void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, co
 
 namespace {
 
-// Splits the n outputs of a packed matrix at block borders and runs f(begin, end) on each part, on several threads.
+// Splits the n outputs of a packed matrix at block borders and runs f(begin, end) on the parts in parallel.
 template <class F>
 void over_outputs(int64_t n, int64_t k, const F& f) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + n * k / 32768);

@@ -1,5 +1,5 @@
-// Implements the reference variants with ATen: differentiable, for every device and dtype. bf16 and fp16 results are
-// rounded at the same steps as in transformers.
+// Implements the reference variants with ATen. They are differentiable and work on every device and dtype. bf16 and
+// fp16 results are rounded at the same points as in Hugging Face transformers.
 #include <cmath>
 #include <limits>
 
@@ -59,7 +59,8 @@ std::optional<at::Tensor> visible_keys(const at::Tensor& q, int64_t queries, int
     return mask.unsqueeze(0);
   }
   if (!narrow) return allowed;
-  // Counts, for each key, the visible keys from this key to the end.
+  // For each key, counts the visible keys from this key to the end. Keys with a count of at most `window` are in the
+  // window.
   const at::Tensor from_here_on = allowed.to(at::kInt).flip(-1).cumsum(-1).flip(-1);
   return allowed.logical_and(from_here_on <= window);
 }

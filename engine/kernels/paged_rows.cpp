@@ -37,7 +37,7 @@ void PagedRows::add(std::span<void* const> blocks, int64_t length, int64_t count
   for (void* const block : blocks) blocks_.push_back(reinterpret_cast<uint64_t>(block));
   for (int64_t i = 0; i < count; ++i) {
     const int64_t slot = length + i;
-    uint64_t tail = slot >= 63 ? ~uint64_t{0} : (uint64_t{2} << slot) - 1;  // bit b: slot - b, which exists
+    uint64_t tail = slot >= 63 ? ~uint64_t{0} : (uint64_t{2} << slot) - 1;  // bit b is set if slot - b exists
     for (int64_t j = 0; j < width && named != 0; ++j) {
       const bool sees = allowed[static_cast<size_t>(i * width + j)];
       const int64_t back = i - (j - before);
@@ -46,7 +46,7 @@ void PagedRows::add(std::span<void* const> blocks, int64_t length, int64_t count
     }
     rows_.push_back({tail, table, static_cast<int32_t>(slot)});
   }
-  // Tiles of neighbouring queries. A tile ends where the keys of the next row are divided in another way.
+  // Groups consecutive queries into tiles. A tile ends where the next row has another split size.
   for (int64_t row = 0; row < count;) {
     const int32_t split = paged_split(length + row + 1);
     int64_t end = row + 1;

@@ -1,5 +1,5 @@
-// Describes a pass over cached sequences for the CUDA kernel paged_attention() (cuda.h): where each row's key is
-// written, which keys it sees, and which rows read keys together.
+// Describes a pass over cached sequences for the CUDA kernel paged_attention() (cuda.h): the slot that each row's key
+// is written to, the keys that each row sees, and the tiles, which are groups of rows that read keys together.
 #pragma once
 
 #include <cstdint>
@@ -12,26 +12,28 @@ namespace specdec::kernels {
 
 class PagedRows {
  public:
-  // The most rows that a sequence may have in a pass, with the cached tokens that a mask names: a row's tail must name
-  // all of these that it sees.
+  // The maximum number of rows of one sequence in a pass plus the cached tokens that the mask `allowed` covers. It is
+  // the number of bits in PagedRow::tail.
   static constexpr int64_t kMaxRows = 64;
 
   PagedRows(int64_t heads, int64_t kv_heads) : times_(heads / kv_heads) {}
 
-  // Adds `count` rows that continue a sequence of `length` cached tokens. `blocks` are the addresses of its blocks,
-  // with room for the new rows. `allowed` is bool [count, before + count], whether a row sees each of the last `before`
-  // cached tokens and of the new rows, or empty: then it sees all up to itself. Throws Error(kInternal) for more of
-  // these than kMaxRows, too few blocks, a mask of another size, or a row that sees later ones.
+  // Adds `count` rows that continue a sequence of `length` cached tokens. `blocks` are the addresses of the sequence's
+  // blocks, with room for the new rows. `allowed` is bool [count, before + count]: whether a row sees each of the last
+  // `before` cached tokens and of the new rows. If `allowed` is empty, a row sees everything up to itself. Throws
+  // Error(kInternal) if before + count exceeds kMaxRows, there are too few blocks, `allowed` has another size, or a row
+  // sees a later row.
   void add(std::span<void* const> blocks, int64_t length, int64_t count, std::span<const bool> allowed = {});
-  // Adds absent rows (PagedRow) and empty tiles, up to these numbers of both. Nothing can be added after that.
+  // Adds absent rows (see PagedRow) and empty tiles until there are `rows` rows and `tiles` tiles. After that, no row
+  // can be added.
   void pad(int64_t rows, int64_t tiles);
   void clear();
 
   const std::vector<PagedRow>& rows() const { return rows_; }
   const std::vector<PagedTile>& tiles() const { return tiles_; }
   const std::vector<uint64_t>& blocks() const { return blocks_; }
-  int32_t num_splits() const { return num_splits_; }  // of the tile that has most
-  int32_t num_parts() const { return num_parts_; }    // the splits of all tiles
+  int32_t num_splits() const { return num_splits_; }  // maximum over the tiles
+  int32_t num_parts() const { return num_parts_; }    // number of splits of all tiles
 
  private:
   int64_t times_;
@@ -41,10 +43,10 @@ class PagedRows {
   int32_t num_splits_ = 0, num_parts_ = 0;
 };
 
-// The most splits of a row.
+// The maximum number of splits of a row's keys.
 inline constexpr int64_t kPagedSplits = 32;
-// Returns how many keys one block of threads reads for a row that sees `visible` slots. It depends on nothing else, so
-// that a row's sums are divided in the same way in every pass; a row has at most 32 splits.
+// Returns how many keys one block of threads reads for a row that sees `visible` slots. The result depends on nothing
+// else, so a row's sums are split in the same way in every pass. A row has at most 32 splits.
 int32_t paged_split(int64_t visible);
 
 }  // namespace specdec::kernels

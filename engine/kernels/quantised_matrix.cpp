@@ -16,14 +16,14 @@ namespace {
 
 constexpr int64_t kBlockOutputs = 32, kScaleBytes = 4;
 
-int64_t unit_bytes(Packing packing) { return packing == Packing::kCodes4 ? 16 : 32; }  // of an output
+int64_t unit_bytes(Packing packing) { return packing == Packing::kCodes4 ? 16 : 32; }  // bytes per output in a unit
 at::ScalarType dtype_of(Packing packing) {
   return packing == Packing::kCodes4   ? at::kInt
          : packing == Packing::kCodes8 ? at::kShort
                                        : at::ScalarType::Float8_e4m3fn;
 }
 
-// The numbers that codes stand for.
+// Returns the number that each code stands for, before subtraction of the zero point and multiplication by the scale.
 std::array<float, 256> values_of(Packing packing) {
   std::array<float, 256> out;
   for (int code = 0; code < 256; ++code)
@@ -32,16 +32,16 @@ std::array<float, 256> values_of(Packing packing) {
   return out;
 }
 
-// The sizes of a packed matrix.
+// The dimensions of a packed matrix.
 struct Layout {
   Packing packing;
-  int64_t n, k, units;  // units of a group
+  int64_t n, k, units;  // units per group
   int64_t all_units() const { return (k + kUnitInputs - 1) / kUnitInputs; }
   int64_t groups() const { return (all_units() + units - 1) / units; }
   int64_t group_bytes() const { return units * unit_bytes(packing) + kScaleBytes; }
 };
 
-// Runs f(begin, end) over parts of the outputs, which are whole blocks, on several threads.
+// Runs f(begin, end) over ranges of outputs in parallel. Each range consists of whole blocks.
 template <class F>
 void over_blocks(const Layout& layout, const F& f) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + layout.n * layout.k / 65536);
@@ -52,8 +52,8 @@ void over_blocks(const Layout& layout, const F& f) {
   });
 }
 
-// Calls f(byte, shift, output, input) for each code of a block: where its byte is in the block, and by how many bits
-// the code is shifted there.
+// Calls f(byte, shift, output, input) for each code of a block. The code is in this byte of the block, shifted left by
+// `shift` bits.
 template <class F>
 void over_codes(const Layout& layout, int64_t first, int64_t outputs, const F& f) {
   constexpr std::array<int64_t, 4> kPlace = {0, 2, 1, 3};
@@ -73,7 +73,8 @@ void over_codes(const Layout& layout, int64_t first, int64_t outputs, const F& f
   }
 }
 
-// Calls f(byte, output, group) for the 32 bits beside each group of a block.
+// Calls f(byte, output, group) for the 32-bit scale word of each output in each group of a block; `byte` is the word's
+// offset in the block.
 template <class F>
 void over_scales(const Layout& layout, int64_t first, int64_t outputs, const F& f) {
   for (int64_t g = 0; g < layout.groups(); ++g)
@@ -81,7 +82,7 @@ void over_scales(const Layout& layout, int64_t first, int64_t outputs, const F& 
       f(((g + 1) * layout.group_bytes() - kScaleBytes) * outputs + kScaleBytes * o, first + o, g);
 }
 
-// The inputs sorted by group; each keeps its place among those of its group.
+// Returns the input indices sorted by group; inputs of one group keep their order.
 std::vector<int32_t> sorted(const std::vector<int32_t>& group) {
   std::vector<int32_t> order(group.size());
   std::iota(order.begin(), order.end(), 0);
@@ -90,7 +91,8 @@ std::vector<int32_t> sorted(const std::vector<int32_t>& group) {
   return order;
 }
 
-// Returns how many inputs each group has, if all but the last have the same number of whole units; else 0.
+// Returns the number of inputs per group; a single group is rounded up to whole units. Returns 0 if groups other than
+// the last differ in size or do not consist of whole units.
 int64_t size_of_groups(const std::vector<int32_t>& group, const std::vector<int32_t>& order) {
   const auto k = static_cast<int64_t>(order.size());
   const auto at = [&](int64_t i) { return group[static_cast<size_t>(order[static_cast<size_t>(i)])]; };
@@ -171,7 +173,7 @@ at::Tensor dequantise(const PackedCodes& packed, int64_t k) {
   const int32_t* input = order.defined() ? order.const_data_ptr<int32_t>() : nullptr;
   over_blocks(layout, [&](int64_t first, int64_t outputs) {
     const uint8_t* block = bytes.const_data_ptr<uint8_t>() + first * layout.groups() * layout.group_bytes();
-    std::vector<std::pair<float, float>> scales(static_cast<size_t>(layout.groups() * outputs));  // with zero points
+    std::vector<std::pair<float, float>> scales(static_cast<size_t>(layout.groups() * outputs));  // scale, zero point
     over_scales(layout, first, outputs, [&](int64_t byte, int64_t o, int64_t g) {
       uint32_t word = 0;
       std::memcpy(&word, block + byte, sizeof(word));

@@ -1,6 +1,6 @@
-// Implements norm, rotation and gate on the CPU, with gradients where they are needed: one pass over the rows forward
-// and one backward, where ATen would make a tensor of every step of the formula. Arithmetic is fp32; bf16 is rounded
-// once, at the end. No sum depends on the number of threads.
+// Implements norm, rotary embedding and gated activation on the CPU, with gradients where they are needed. Forward and
+// backward each read the rows once, whereas ATen would allocate a tensor for every step of the formula. Arithmetic is
+// fp32; bf16 is rounded once, at the end. No sum depends on the number of threads.
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -23,7 +23,7 @@ T* room(const at::Tensor& x) {
   return static_cast<T*>(x.mutable_data_ptr());
 }
 
-// Some rows of n numbers as fp32: in place if they are fp32, else in memory of its own.
+// Gives access to rows of n numbers as fp32: in place if the rows are fp32, else through a converted copy.
 template <class T>
 class WideRow {
  public:
@@ -33,7 +33,7 @@ class WideRow {
     kernels<T>().widen(row, n_, memory_.data());
     return memory_.data();
   }
-  // Returns where to write a row, which deliver() then rounds to `row`.
+  // Returns the buffer that the caller fills; deliver() then rounds its contents to `row`.
   float* write(T* row) {
     if constexpr (std::is_same_v<T, float>) return row;
     return memory_.data();
@@ -47,7 +47,8 @@ class WideRow {
   std::vector<float> memory_;
 };
 
-// Runs f(begin, end) over blocks of rows that are worth a thread.
+// Runs f(begin, end) in parallel over blocks of rows. A block has at least about 16384 numbers, so that its work
+// outweighs the cost of a thread.
 template <class F>
 void over_rows(int64_t rows, int64_t n, const F& f) {
   at::parallel_for(0, rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, n)), f);
@@ -67,7 +68,7 @@ void norm_rows(const at::Tensor& x, const at::Tensor& weight, float eps, float o
   });
 }
 
-// The gradients of weights are added up within blocks of as many rows, and then over the blocks.
+// The gradients of norm weights are summed within blocks of this many rows, then over the blocks.
 constexpr int64_t kNormBlock = 64;
 
 struct Norm : torch::autograd::Function<Norm> {
@@ -104,7 +105,7 @@ struct Norm : torch::autograd::Function<Norm> {
   }
 };
 
-// Rotates the heads of x [..., H, D] by the angles of cosines and sines [rows, half].
+// Rotates the heads of x [..., H, D] (rotary embedding); cosines and sines are [rows, half].
 void rotate(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines, const at::Tensor& out) {
   const int64_t heads = x.size(-2), d = x.size(-1), half = cosines.size(-1);
   by_dtype(x, [&]<class T>() {
@@ -138,7 +139,7 @@ struct Rope : torch::autograd::Function<Rope> {
   }
 };
 
-// Calls f<T>(at, n) for neighbouring numbers of x, which fit in a cache.
+// Calls f<T>(at, n) in parallel for numbers [at, at + n) of x, in pieces small enough for a cache.
 template <class F>
 void over_pieces(const at::Tensor& x, const F& f) {
   constexpr int64_t kPiece = 2048;
@@ -150,7 +151,6 @@ void over_pieces(const at::Tensor& x, const F& f) {
   });
 }
 
-// Writes activation(gate) · up.
 enum class Activation { kSilu, kGeluTanh };
 void gated(Activation activation, const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
   over_pieces(gate, [&]<class T>(int64_t at, int64_t n) {
@@ -185,7 +185,7 @@ struct Gate : torch::autograd::Function<Gate> {
   }
 };
 
-// The angles of every row of x.
+// Returns the angles' cosines or sines for every row of x, as contiguous fp32.
 at::Tensor angles_of(const at::Tensor& x, const at::Tensor& angles) {
   return angles.expand_as(x.select(-2, 0).slice(-1, 0, angles.size(-1))).to(at::kFloat).contiguous();
 }

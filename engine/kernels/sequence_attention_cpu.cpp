@@ -51,14 +51,14 @@ Outputs run(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, float
   return o;
 }
 
-// The gradients of sequence_attention from its outputs.
+// The gradients of sequence_attention() with respect to its inputs.
 struct CausalGradients {
   at::Tensor q, k, v;
 };
 CausalGradients causal_gradients(const torch::autograd::variable_list& saved, const at::Tensor& dout, float scale) {
   const at::Tensor &q = saved[0], &k = saved[1], dq = at::empty_like(q);
-  // These gradients are stored as [B, L, G, D] in memory, the order in which the gradients of the projections read
-  // them.
+  // The gradients of k and v are stored as [B, L, G, D] in memory, because the backward pass of the projections reads
+  // them in this order.
   const auto like_keys = [&] {
     return at::empty({k.size(0), k.size(2), k.size(1), k.size(3)}, k.options()).transpose(1, 2);
   };
@@ -90,12 +90,13 @@ struct SequenceAttention : torch::autograd::Function<SequenceAttention> {
   }
 };
 
-// Views [B, S, H, ...] as [B, S, G, H / G, ...], and own keys [N, B, S, G, D] so that they broadcast over a group.
+// Prepare tensors for broadcasting over the query heads of a kv head. by_group() views [B, S, H, ...] as [B, S, G, H /
+// G, ...]. over_group() views own keys [N, B, S, G, D] as [N, B, S, G, 1, D].
 at::Tensor by_group(const at::Tensor& x, int64_t groups) { return x.unflatten(2, {groups, x.size(2) / groups}); }
 at::Tensor over_group(const at::Tensor& own) { return own.unsqueeze(4); }
 
-// Merges the softmax of the causal keys with the scores [N, B, S, G, H / G] of own keys. Replaces out and rows by those
-// of the merged softmax, from which causal_gradients() computes the exact gradients of the causal part.
+// Merges the softmax over the causal keys with the scores [N, B, S, G, H / G] of own keys. Replaces o.out and o.rows by
+// those of the merged softmax. From these, causal_gradients() computes the exact gradients of the causal part.
 void merge_own(Outputs& o, const at::Tensor& scores, const at::Tensor& own_v, double scale) {
   const int64_t groups = own_v.size(3);
   const at::Tensor largest = by_group(o.rows.select(-1, 0).transpose(1, 2), groups),

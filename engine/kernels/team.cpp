@@ -1,4 +1,4 @@
-// Compiled with -fopenmp.
+// Must be compiled with -fopenmp.
 #include "engine/kernels/team.h"
 
 #include <omp.h>
@@ -23,8 +23,8 @@ void Barrier::wait(int size) {
     round_.store(round + 1, std::memory_order_release);
     return;
   }
-  // Spinning is fastest while the other threads run. After 4000 spins another thread has probably lost its core, so
-  // this thread yields its own.
+  // Spinning is fastest while the other threads run. After 4000 spins another thread probably has no core, so this
+  // thread yields its core.
   for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins) {
     spins < 4000 ? relax() : static_cast<void>(sched_yield());
   }

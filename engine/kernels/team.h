@@ -1,6 +1,6 @@
-// A team is a few threads that run one function together and meet at barriers. This is cheaper than one parallel region
-// per product when a whole pass takes microseconds. The threads are OpenMP threads, which ATen uses too, so that a
-// process never has two thread pools.
+// A team is a few threads that run one function together and synchronise at barriers. When a whole pass takes
+// microseconds, this is cheaper than one parallel region per product. The threads are OpenMP threads, which ATen uses
+// too, so a process never has two thread pools.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ struct Member {
   void barrier() const {
     if (size > 1) shared->wait(size);
   }
-  // Returns this member's part [begin, end) of [0, n), cut at multiples of `unit`.
+  // Returns the part [begin, end) of [0, n) for which this member is responsible; its ends are multiples of `unit`.
   std::pair<int64_t, int64_t> part(int64_t n, int64_t unit = 1) const {
     const int64_t units = (n + unit - 1) / unit, begin = units * id / size * unit, end = units * (id + 1) / size * unit;
     return {begin < n ? begin : n, end < n ? end : n};

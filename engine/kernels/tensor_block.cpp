@@ -17,7 +17,7 @@ TensorBlock::TensorBlock(size_t bytes) : bytes_(bytes) {
                size = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
   void* memory = std::aligned_alloc(alignment, size);
   if (!memory) throw Error(ErrorKind::kDevice, "out of memory: " + std::to_string(size) + " bytes asked for");
-  if (large) madvise(memory, size, MADV_HUGEPAGE);  // only advice: without huge pages nothing else changes
+  if (large) madvise(memory, size, MADV_HUGEPAGE);  // advice to the system; failure is harmless
   memory_ = std::shared_ptr<std::byte>(static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); });
 }
 

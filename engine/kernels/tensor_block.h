@@ -1,5 +1,5 @@
 // One block of host memory that several tensors share, on huge pages if the system offers them. A decode pass reads
-// every weight once, and with 4 KiB pages it waits for address translation as long as for data.
+// every weight once. With 4 KiB pages, address translation would take as long as reading the data.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,9 +14,8 @@ class TensorBlock {
   explicit TensorBlock(size_t bytes);  // bytes: Σ padded(bytes of each tensor)
 
   static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
-  // Returns the next tensor of the block, uninitialised, contiguous, aligned to a cache line. It keeps the block alive
-  // and is otherwise independent of the other tensors (own storage, own version counter). Throws Error(kInternal) past
-  // the end.
+  // Returns the next tensor of the block: uninitialised, contiguous and aligned to a cache line. The tensor keeps the
+  // block alive, but has its own storage and version counter. Throws Error(kInternal) if the block is full.
   at::Tensor take(at::IntArrayRef shape, at::ScalarType dtype);
 
  private:

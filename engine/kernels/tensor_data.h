@@ -1,4 +1,4 @@
-// How the variants of operations reach the numbers of tensors.
+// Gives operations access to the numbers of tensors as plain pointers.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,7 +13,7 @@ void by_dtype(const at::Tensor& x, const F& f) {
   x.scalar_type() == at::kFloat ? f.template operator()<float>() : f.template operator()<cpu::Bf16>();
 }
 
-// Returns where the numbers of x begin; null if x is undefined.
+// Returns the address of the first number of x, or null if x is undefined.
 template <class T>
 const T* data(const at::Tensor& x) {
   return x.defined() ? static_cast<const T*>(x.const_data_ptr()) : nullptr;

@@ -1,5 +1,5 @@
-// Declares the variants from which dispatch.cpp chooses. They have the arguments of ops.h; only in ref may `out` be
-// undefined.
+// Declares the variants from which dispatch.cpp chooses. Their arguments are those of ops.h, except that only the
+// functions in namespace ref accept an undefined `out`.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -23,8 +23,8 @@ at::Tensor soft_cap(const at::Tensor& x, double cap, const at::Tensor& out);
 at::Tensor add(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out);
 }  // namespace ref
 
-// CPU variants for fp32 and bf16. Arithmetic is fp32, and results are rounded once at the end. They do not compute
-// gradients, except sequence_attention(), diagonal_attention() and those named trained.
+// CPU variants for fp32 and bf16. Arithmetic is fp32, and results are rounded once at the end. Only
+// sequence_attention(), diagonal_attention() and the functions trained_*() compute gradients.
 namespace cpu {
 // Maximum number of rows of linear() and attention(); with more rows ATen's blocked products are faster.
 inline constexpr int64_t kMaxRows = 16;
@@ -38,10 +38,10 @@ void gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tenso
 // Computes causal attention with as many queries as keys, in fp32, without window or soft cap; scale = 0 means 1 /
 // sqrt(D). Differentiable.
 at::Tensor sequence_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale);
-// The same, with the keys of diagonal_attention(); `own` is not empty.
+// Computes diagonal_attention() of ops.h in fp32. `own` must not be empty. Differentiable.
 at::Tensor diagonal_attention(const at::Tensor& q, const KeysValues& causal, const std::vector<KeysValues>& own,
                               double scale);
-// With gradients, of inputs of one dtype.
+// Variants with gradients. All inputs must have the same dtype.
 at::Tensor trained_rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options);
 at::Tensor trained_rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 at::Tensor trained_silu_mul(const at::Tensor& gate, const at::Tensor& up);
@@ -53,8 +53,8 @@ namespace cuda {
 void rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out);
 void rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out);
 void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out);
-// For bf16 and fp16, with at most kMaxProductRows rows, or with any number of rows if the weight is int8. The inputs of
-// x are in the order of those of a matrix quantised by group.
+// Supports bf16 and fp16 with at most kMaxProductRows rows, and with any number of rows if the weight is int8. If the
+// matrix is quantised by group, the columns of x must be in the order of the packed matrix.
 void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out);
 // Writes a matrix that is quantised by group (quantised_matrix.h) to out [N, K] in bf16 or fp16.
 void dequantise(const at::Tensor& weight, const at::Tensor& out);

@@ -30,8 +30,8 @@ bool over_addresses(const std::string& host, int port, int type, const F& f) {
   return good;
 }
 
-// Returns the address of this machine from which it reaches `host`; "" if there is none. Other ranks reach this machine
-// there, too, which need not be true of the address that its own name resolves to. Nothing is sent.
+// Returns the address of this machine on the route to `host`, or "" if there is none. Other ranks can reach this
+// machine at this address; the address that the machine's own name resolves to may not work for them. Sends nothing.
 std::string own_address(const std::string& host, int port) {
   char text[256] = "";
   over_addresses(host, port, SOCK_DGRAM, [&](int file, const sockaddr* address, socklen_t size) {
@@ -45,7 +45,7 @@ std::string own_address(const std::string& host, int port) {
   return text;
 }
 
-// Returns an address of this machine that is not the loopback's; "" if it has none.
+// Returns a non-loopback address of this machine, or "" if it has none.
 std::string outer_address() {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return "";

@@ -13,14 +13,14 @@ namespace specdec::parallel {
 
 namespace {
 
-constexpr int kMostRanks = 1 << 16, kDefaultPort = 29500;  // c10d's default port
+constexpr int kMostRanks = 1 << 16, kDefaultPort = 29500;  // kDefaultPort: c10d's default
 constexpr size_t kMostNameBytes = 255;
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorKind::kConfig, message); }
 
 std::string shown(const std::string& value) { return "'" + value.substr(0, 80) + "'"; }
 
-// Reads variables and notes in the launch which of them were read. A variable with an empty value counts as not set.
+// Reads environment variables and records them in the launch. A variable with an empty value counts as not set.
 class Reader {
  public:
   Reader(const Environment& environment, Launch& launch) : environment_(environment), launch_(launch) {}
@@ -43,7 +43,7 @@ class Reader {
              shown(*value));
     return out;
   }
-  // Returns the number, which must be set because `because` is.
+  // Returns the number in `name`. Throws if `name` is not set: the variable `because` is set and requires it.
   int needed(const std::string& name, int low, int high, const std::string& because) {
     const auto value = number(name, low, high);
     if (!value) refuse(name + " is not set, and " + because + " is: set both or neither");
@@ -64,8 +64,8 @@ std::string host_name(const std::string& value, const std::string& variable) {
   return value;
 }
 
-// Takes address and port of rank 0 from MASTER_ADDR and MASTER_PORT, or the given defaults; an empty default address
-// means that the variable is needed.
+// Reads the address and port of rank 0 from MASTER_ADDR and MASTER_PORT. Unset variables get the given defaults; if the
+// default address is empty, MASTER_ADDR is required.
 void take_address(Reader& in, Launch& out, const std::string& address, int port, const std::string& hint) {
   const auto given = in.text("MASTER_ADDR");
   if (!given && address.empty())
@@ -77,7 +77,8 @@ void take_address(Reader& in, Launch& out, const std::string& address, int port,
 struct RankNames {
   std::string rank, ranks, local_rank, local_ranks;
 };
-// Takes the ranks from the variables. `rank` and `ranks` must be set; the local ones default to 0 of 1.
+// Reads rank and number of ranks from the variables `names`. `rank` and `ranks` must be set; the local rank and number
+// of local ranks default to 0 and 1.
 void take_ranks(Reader& in, Launch& out, const RankNames& names) {
   const std::string& either = in.has(names.rank) ? names.rank : names.ranks;
   out.ranks = in.needed(names.ranks, 1, kMostRanks, either);
@@ -96,7 +97,8 @@ void take_ranks(Reader& in, Launch& out, const RankNames& names) {
            std::to_string(out.ranks));
 }
 
-// torchrun, PyTorchJob, or a person. Kubernetes' Indexed Jobs and JobSets give the rank as JOB_COMPLETION_INDEX.
+// Handles RANK and WORLD_SIZE, set by torchrun, PyTorchJob or a person. Indexed Jobs and JobSets of Kubernetes give the
+// rank as JOB_COMPLETION_INDEX instead.
 bool from_rank_variables(Reader& in, Launch& out) {
   const bool indexed = !in.has("RANK") && in.has("WORLD_SIZE") && in.has("JOB_COMPLETION_INDEX");
   if (!in.has("RANK") && !in.has("WORLD_SIZE")) return false;
@@ -114,7 +116,8 @@ bool from_rank_variables(Reader& in, Launch& out) {
   return true;
 }
 
-// Kubeflow's trainer sets PET_* for torchrun. A container that starts specdec itself is one process per machine.
+// Handles the PET_* variables that Kubeflow's trainer sets for torchrun, in a container that starts specdec directly.
+// Each machine then runs one process.
 bool from_elastic_settings(Reader& in, Launch& out) {
   if (!in.has("PET_NNODES") && !in.has("PET_NODE_RANK")) return false;
   out.launcher = "kubernetes";
@@ -144,7 +147,7 @@ bool from_open_mpi(Reader& in, Launch& out) {
   return true;
 }
 
-// MPICH, Intel MPI and their relatives.
+// Handles MPICH, Intel MPI and other launchers that set PMI_* variables.
 bool from_pmi(Reader& in, Launch& out) {
   if (!in.has("PMI_RANK") && !in.has("PMI_SIZE")) return false;
   out.launcher = "mpi";
@@ -177,7 +180,7 @@ int tasks_of_node(const std::string& list, int node, const std::string& variable
 
 bool from_slurm(Reader& in, Launch& out) {
   if (!in.has("SLURM_PROCID")) return false;
-  // A batch script has these variables too, and is one process. Only what srun started is one of several.
+  // Slurm sets SLURM_ variables in a batch script too, but the script is a single process. Only srun starts several.
   if (!in.has("SLURM_STEP_ID")) {
     if (in.number("SLURM_NTASKS", 1, kMostRanks).value_or(1) == 1) return false;
     refuse("SLURM_NTASKS is " + *in.text("SLURM_NTASKS") +

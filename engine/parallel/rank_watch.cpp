@@ -15,8 +15,8 @@ namespace specdec::parallel {
 
 namespace {
 
-constexpr const char* kLeft = "left";  // the beat of a rank that needs the board no longer
-// How long a rank that knows that another one is lost may take to save its state.
+constexpr const char* kLeft = "left";  // heartbeat value of a rank that has left
+// The time in seconds that a rank may take to save its state after it learned that another rank is lost.
 constexpr double kSavingSeconds = 600;
 
 std::string beat_key(int rank) { return "beat/" + std::to_string(rank); }
@@ -51,7 +51,8 @@ std::optional<int> Beats::late(double now, double limit) const {
   return std::nullopt;
 }
 
-// The threads hold the state, too: a thread that hangs in the board must not keep the process from ending.
+// The state is shared with the threads, so that they may outlive the RankWatch: a thread that hangs in a call of the
+// board must not keep the process from ending.
 struct RankWatch::State {
   State(WatchOptions given, Board notes, const Clock& time)
       : options(std::move(given)),
@@ -66,11 +67,11 @@ struct RankWatch::State {
   const Board board;
   const Clock& clock;
 
-  std::mutex board_lock;  // one call of the board at a time; a call can hang when rank 0's machine is gone
+  std::mutex board_lock;  // one call of the board at a time; a call can hang if rank 0's machine is gone
   int64_t count = 0;
   bool told_stop = false, has_left = false;
 
-  std::mutex lock;  // of everything below
+  std::mutex lock;  // protects everything below
   std::condition_variable changed;
   std::vector<std::string> names;
   Beats beats;
@@ -79,7 +80,7 @@ struct RankWatch::State {
   bool closing = false, hurry = false, noticed = false;
   int threads = 2;
 
-  std::string name(int rank) const {  // with the lock held
+  std::string name(int rank) const {  // the caller holds the lock
     const std::string& known = names[static_cast<size_t>(rank)];
     return known.empty() ? "rank " + std::to_string(rank) : known;
   }
@@ -90,15 +91,15 @@ struct RankWatch::State {
     return out;
   }
 
-  void decide(const Error& error) {  // with the lock held
+  void decide(const Error& error) {  // the caller holds the lock
     if (verdict) return;
     verdict = error;
     verdict_at = clock.seconds();
     changed.notify_all();
   }
 
-  // Writes this rank's beat and reads the others'. Rank 0 reads all beats; the others read rank 0's, which tells them
-  // of the rest.
+  // Writes this rank's heartbeat to the board and reads heartbeats of others. Rank 0 reads all heartbeats. The other
+  // ranks read only rank 0's; rank 0 tells them which other ranks are lost.
   void exchange() {
     const std::lock_guard one(board_lock);
     if (!has_left) board.put(beat_key(options.rank), std::to_string(++count));
@@ -113,7 +114,9 @@ struct RankWatch::State {
     const std::vector<bool> here = joined();
     std::vector<std::pair<int, int64_t>> seen;
     for (int r = 0; r < options.ranks; ++r) {
-      // A new value: this rank itself, one that has not joined or has left, or one that only rank 0 looks at.
+      // A value that changes at every call counts as a heartbeat, so −count is used for ranks that need not be
+      // watched: this rank itself, ranks that have not joined or have left, and, unless this is rank 0, all ranks but
+      // rank 0.
       int64_t beat = -count;
       if (r != options.rank && here[static_cast<size_t>(r)] && (r == 0 || options.rank == 0)) {
         const std::string note = board.look(beat_key(r)).value_or("0");
@@ -133,7 +136,7 @@ struct RankWatch::State {
       bool works = true;
       try {
         exchange();
-      } catch (const std::exception&) {  // the board is gone, and with it rank 0, whose beat grows old now
+      } catch (const std::exception&) {  // the board, kept by rank 0, is gone; rank 0's heartbeat will now expire
         works = false;
       }
       guard.lock();
@@ -144,8 +147,8 @@ struct RankWatch::State {
     changed.notify_all();
   }
 
-  // Chooses the lost rank among those whose beat is old. If this rank's own beat is old, it is the board that does not
-  // answer, and rank 0 keeps the board.
+  // Decides which rank is lost, given rank `late`, whose heartbeat is too old. If `late` is this rank itself, its
+  // heartbeats did not reach the board. Rank 0 keeps the board, so in this case rank 0 is lost.
   void decide_lost(int late) {
     const std::string who =
         options.rank == 0 && late == 0 ? "the launcher's store" : name(late == options.rank ? 0 : late);
@@ -178,11 +181,11 @@ struct RankWatch::State {
     changed.notify_all();
   }
 
-  // Calls f() unless the board hangs or is gone. Returns whether it was called to its end.
+  // Calls f() while no other thread uses the board. Returns false if the board hangs or f() throws.
   template <class F>
   bool with_board(const F& f) {
-    // Tries again and again for two seconds, since a board that hangs may hold the lock for ever. This could be one
-    // call of a timed mutex, but the thread sanitizer does not know what that calls.
+    // Tries for two seconds, because another thread may hold the lock forever if the board hangs. A std::timed_mutex
+    // would do this in one call, but the thread sanitizer does not know the function that it calls.
     std::unique_lock one(board_lock, std::try_to_lock);
     for (int i = 0; !one.owns_lock(); ++i) {
       if (i == 400) return false;
@@ -238,7 +241,7 @@ void RankWatch::fail(const Error& error) {
   {
     const std::lock_guard guard(state_->lock);
     state_->noticed = true;
-    if (state_->verdict) return;  // the end of this rank follows from another's
+    if (state_->verdict) return;  // this rank ends because of another rank's error, which the others know
     who = state_->name(state_->options.rank);
   }
   state_->post(Error(error.kind(), who + ": " + error.what()), state_->options.rank);

@@ -1,6 +1,6 @@
-// Watches over the processes ("ranks") that work on one thing together. Each rank leaves a growing number (its beat) on
-// a board that all ranks see; a rank whose beat stays the same for too long is lost. A stop that one rank is asked for,
-// and the error that ends a rank, reach the other ranks over the same board.
+// Watches the processes ("ranks") of one run. Each rank writes an increasing number (its heartbeat) to a board that all
+// ranks can read. A rank whose heartbeat does not change for too long is lost. The board also carries a request to stop
+// that one rank received, and the error that ended a rank, to all other ranks.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@
 
 namespace specdec::parallel {
 
-// Decides which ranks still beat. Times are in seconds of one clock.
+// Tracks the heartbeats of the ranks. Times are in seconds of one clock.
 class Beats {
  public:
   Beats(int ranks, double now) : last_(static_cast<size_t>(ranks), {0, now}) {}
   void observe(int rank, int64_t beat, double now);
-  // Returns a rank whose beat is older than `limit` seconds.
+  // Returns a rank whose heartbeat has not changed for more than `limit` seconds, if there is one.
   std::optional<int> late(double now, double limit) const;
 
  private:
@@ -31,7 +31,8 @@ class Beats {
   std::vector<Beat> last_;
 };
 
-// Notes that every rank can write and read. The functions are called from one thread and throw if the board is gone.
+// A key-value store that every rank can read and write. Only one thread calls its functions at a time. Both throw if
+// the store is gone.
 struct Board {
   std::function<void(const std::string& key, const std::string& note)> put;
   std::function<std::optional<std::string>(const std::string& key)> look;
@@ -39,16 +40,18 @@ struct Board {
 
 struct WatchOptions {
   int rank = 0, ranks = 1;
-  // Name of each rank, for messages: "rank 1 (host, process 7)". A rank whose name is empty has not joined yet, and is
-  // not missed before meet().
+  // The name of each rank for messages, such as "rank 1 (host, process 7)". A rank with an empty name has not joined
+  // yet; its heartbeat is expected only after meet().
   std::vector<std::string> names;
   double beat_seconds = 0.5;
-  double lost_seconds = 30;   // without a beat, while everything else works
-  double hurry_seconds = 4;   // the same once a collective has failed
-  double grace_seconds = 10;  // from the verdict until on_lost, for the rank's own work to notice it
-  // What a user does after a rank was lost; the end of a message.
+  double lost_seconds = 30;  // a rank is lost after this time without a heartbeat
+  double hurry_seconds = 4;  // replaces lost_seconds after a collective or the board has failed
+  // Time from detecting a loss to calling on_lost. Within this time the rank's own work may notice the loss and end the
+  // rank.
+  double grace_seconds = 10;
+  // What the user should do after a rank was lost; appended to error messages.
   std::string next = "start all ranks again";
-  // Called from another thread if this rank does not end by itself. It must end the process.
+  // Called from another thread if this rank does not end within grace_seconds after a loss. It must end the process.
   std::function<void(const Error&)> on_lost;
 };
 
@@ -59,16 +62,16 @@ class RankWatch {
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
 
-  // Tells that a rank has joined: from now on it must beat.
+  // Records that a rank has joined: from now on its heartbeat is expected.
   void meet(int rank, const std::string& name);
-  // Returns the reason why a collective failed, whose own message is `what`. Waits up to grace_seconds for the beats or
-  // a note on the board to show the reason.
+  // Returns the cause of a failed collective. `what` is the collective's own error message. Waits up to grace_seconds
+  // until the heartbeats or a note on the board show the cause.
   Error reason(const std::string& what);
-  // Tells the other ranks that this one ends because of `error`, unless an earlier error is on the board.
+  // Tells the other ranks that this rank ends because of `error`, unless an earlier error is on the board.
   void fail(const Error& error);
-  // Tells the other ranks that this one needs the board no longer.
+  // Tells the other ranks that this rank no longer needs the board.
   void leave();
-  // Returns whether every other rank has left, or the board is gone.
+  // Returns whether every other rank has left or the board is gone.
   bool others_left();
 
  private:

@@ -1,6 +1,6 @@
-// This file alone includes c10d. Gloo's headers are Debian's and older than the Gloo inside LibTorch, so nothing that
-// they define inline may be used: only ProcessGroupGloo's constructor, the functions that create devices, and
-// collectives, which are compiled into LibTorch.
+// This is the only file that includes c10d. Gloo's headers are Debian's and older than the Gloo inside LibTorch. So
+// this file must not use any inline function of these headers. It uses only ProcessGroupGloo's constructor, the
+// functions that create devices, and collectives, all of which are compiled into LibTorch.
 #include "engine/parallel/ranks.h"
 
 #include <ATen/ATen.h>
@@ -32,8 +32,8 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 using Backend = c10::intrusive_ptr<c10d::Backend>;
 using std::chrono::milliseconds;
 
-// The longest that a rank may be ahead of the others. It is long because rank 0 prepares and publishes while the others
-// wait; that a rank is lost is noticed by the watch much earlier.
+// The maximum time that a collective waits for the slowest rank. It is long because the other ranks wait while rank 0
+// prepares and publishes; RankWatch notices a lost rank much earlier.
 constexpr milliseconds kCollectiveTimeout = std::chrono::minutes(60);
 constexpr milliseconds kStoreTimeout = std::chrono::seconds(20), kLook = milliseconds(100);
 constexpr double kLeaveSeconds = 10;
@@ -44,19 +44,21 @@ std::string first_line(const std::exception& e) {
   return text.substr(0, text.find('\n'));
 }
 
-// Says once what a rank waits for while it joins the others, if that takes long.
+// Logs what a rank waits for while it joins the others, once, if the wait is long.
 class LongWait {
  public:
   LongWait(const RankHooks& hooks, const Clock& clock) : hooks_(hooks), clock_(clock), begin_(clock.seconds()) {}
 
   double seconds() const { return clock_.seconds() - begin_; }
-  // Called again and again while this rank waits, as `what` says. Throws if it should not wait any longer.
+  // Must be called repeatedly while this rank waits for `what`. Throws if the rank should stop waiting. kNetwork means
+  // that the caller may try again.
   void look(const std::string& what) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while " + what + ": " + hooks_.next);
     if (hooks_.look) hooks_.look();
     if (seconds() >= hooks_.wait_seconds) tell(what);
   }
-  // Calls f(), which cannot look meanwhile. If f() has not returned after join_seconds, on_lost ends the process.
+  // Calls f(), which blocks, so that look() cannot be called meanwhile. If f() has not returned after join_seconds,
+  // on_lost ends the process.
   template <class F>
   auto during(const std::string& what, const F& f) {
     const std::jthread timer([&](const std::stop_token& done) {
@@ -87,7 +89,8 @@ class LongWait {
 
 std::string name_of(const Launch& launch) { return "rank " + std::to_string(launch.rank); }
 
-// Connects to the store, and on rank 0 also opens it, unless torchrun's agent has opened one.
+// Connects to the store through which the ranks find each other. Rank 0 also creates the store, unless torchrun's agent
+// has created it.
 Store open_store(const Launch& launch, double join_seconds, LongWait& wait) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(launch.port);
@@ -118,7 +121,7 @@ Store open_store(const Launch& launch, double join_seconds, LongWait& wait) {
 
 std::string key_of(const char* kind, int rank) { return std::string(kind) + "/" + std::to_string(rank); }
 
-// Tells the other ranks that this one is there, and returns its name.
+// Tells the other ranks that this rank has started, and returns its name.
 std::string announce(const Store& store, const Launch& launch) {
   char host[256] = "";
   ::gethostname(host, sizeof host - 1);
@@ -131,7 +134,7 @@ std::string announce(const Store& store, const Launch& launch) {
   return name;
 }
 
-// Waits until every rank is there. The watch misses them from the moment on that their names are known.
+// Waits until every rank has announced itself. After a rank has announced itself, the watch expects its heartbeat.
 void meet_all(const Store& store, const Launch& launch, double join_seconds, LongWait& wait, RankWatch& watch) {
   const double begin = wait.seconds();
   for (int rank = 0; rank < launch.ranks;) {
@@ -159,7 +162,7 @@ using Gloo = c10d::ProcessGroupGloo;
 
 c10::intrusive_ptr<Gloo::Options> gloo_options(const Launch& launch) {
   const auto options = Gloo::Options::create(kCollectiveTimeout);
-  // Ranks that the server starts itself are on one machine, whatever the environment says of other ones.
+  // Ranks that the server starts itself are on one machine, so GLOO_SOCKET_IFNAME does not apply to them.
   const char* interface = launch.launcher == "specdec" ? nullptr : std::getenv("GLOO_SOCKET_IFNAME");
   const std::string address = address_for_others(launch.address, launch.port);
   options->devices.push_back(interface && *interface ? Gloo::createDeviceForInterface(interface)
@@ -168,7 +171,7 @@ c10::intrusive_ptr<Gloo::Options> gloo_options(const Launch& launch) {
   return options;
 }
 
-// Connects to the other ranks, which must do so, too.
+// Connects to the other ranks, which must call this function too.
 Backend gloo_group(const Store& store, const Launch& launch, const c10::intrusive_ptr<Gloo::Options>& options) {
   return c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>("gloo", store), launch.rank, launch.ranks,
                                    options);
@@ -182,13 +185,14 @@ Board board_on(const Store& store) {
           }};
 }
 
-// c10d logs what it throws as well, with stack traces. The errors of this file say the same in one line.
+// Switches off c10d's logs of the exceptions that it throws, which contain stack traces. The errors of this file give
+// the same information in one line.
 void silence_c10d() {
   constexpr int kFatal = 3;
   if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = kFatal;
 }
 
-// Copies of tensors in one flat fp32 tensor.
+// Returns the tensors' values in one flat fp32 tensor.
 at::Tensor flat(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> parts;
   for (const at::Tensor& t : tensors) parts.push_back(t.flatten().to(at::kFloat));
@@ -200,17 +204,18 @@ at::Tensor flat(const std::vector<at::Tensor>& tensors) {
 struct Ranks::Group {
   Launch launch;
   const Clock& clock;
-  Store server, store;               // the same but for the connection; the watch has one of its own
-  Backend control;                   // between CPUs
-  Backend data;                      // between the devices
-  std::shared_ptr<RankWatch> watch;  // a team has that of all ranks
+  Store server, store;               // `store` is `server` with a key prefix; the watch connects separately
+  Backend control;                   // for collectives between CPUs
+  Backend data;                      // for collectives between the devices
+  std::shared_ptr<RankWatch> watch;  // a team (Ranks::team()) uses the watch of all ranks
   std::unique_ptr<Ranks> team;
   bool failed = false;
 
   Group(const Launch& given, const Clock& time) : launch(given), clock(time) {}
 
   void connect_devices() {
-    // c10d would abort the process when a rank is lost. Here the watch ends it, with a message and an exit code.
+    // Keeps c10d from aborting the process when a rank is lost. RankWatch ends the process instead, with a message and
+    // an exit code.
     ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", 0);
     const Store own = c10::make_intrusive<c10d::PrefixStore>("nccl", store);
     std::string error(512, '\0');
@@ -219,7 +224,7 @@ struct Ranks::Group {
     if (!made) throw Error(ErrorKind::kDevice, std::string("NCCL cannot be used: ") + error.c_str());
     data = Backend::reclaim(static_cast<c10d::Backend*>(made));
   }
-  // Closes the connections, so that the others, which may wait for this rank in a collective, notice at once.
+  // Closes the connections, so that other ranks that wait for this rank in a collective notice at once.
   void close() {
     if (team) team->group_->close();
     if (data == control) data.reset();
@@ -256,7 +261,8 @@ struct Ranks::Group {
 Ranks::Ranks() = default;
 
 Ranks::~Ranks() {
-  // Without its peers NCCL can wait forever for them, and the process ends in any case.
+  // After a failure NCCL's destructor can wait for other ranks forever, so the group is not destroyed. The process ends
+  // anyway.
   if (group_ && group_->failed && group_->data) static_cast<void>(group_.release());
 }
 
@@ -268,13 +274,13 @@ const Ranks& Ranks::alone() {
 Ranks::Ranks(const Launch& launch, const RankHooks& hooks, const Clock& clock)
     : rank_(launch.rank), count_(launch.ranks) {
   if (count_ == 1) return;
-  std::signal(SIGPIPE, SIG_IGN);  // Gloo writes without MSG_NOSIGNAL, and a rank that has left reads no more
+  std::signal(SIGPIPE, SIG_IGN);  // Gloo writes without MSG_NOSIGNAL, also to ranks that have left
   silence_c10d();
   group_ = std::make_unique<Group>(launch, clock);
   Group& g = *group_;
   LongWait wait(hooks, clock);
   g.server = open_store(launch, hooks.join_seconds, wait);
-  // torchrun's agent keeps its store when it starts the ranks again.
+  // torchrun's agent keeps its store when it restarts the ranks, so the keys of each start need their own prefix.
   const std::string prefix = "specdec/" + std::to_string(launch.restarts);
   g.store = c10::make_intrusive<c10d::PrefixStore>(prefix, g.server);
   WatchOptions options;
@@ -391,7 +397,7 @@ void Ranks::sum(std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>&
 void Ranks::broadcast(const std::vector<at::Tensor>& tensors, int from) const {
   if (count_ == 1) return;
   const at::NoGradGuard guard;
-  std::vector<at::Tensor> bucket;  // small tensors of one dtype and device travel together
+  std::vector<at::Tensor> bucket;  // small tensors of one dtype and device are sent together
   int64_t values = 0;
   const auto send = [&] {
     if (bucket.size() == 1 && bucket[0].is_contiguous()) {
@@ -433,7 +439,7 @@ std::string Ranks::broadcast(const std::string& text) const {
 
 void Ranks::leave() const {
   if (count_ == 1) return;
-  any(false);  // all ranks are done
+  any(false);  // a barrier: all ranks are done
   group_->watch->leave();
   if (!is_first()) return;
   const double begin = group_->clock.seconds();
@@ -448,7 +454,7 @@ void Ranks::fail(const Error& error) const {
   group_->watch->leave();
   group_->close();
   if (!is_first() || group_->launch.agent_store) return;
-  // The store ends with this process, so the others get the time to read the reason in it.
+  // The store ends with this process, so this process gives the other ranks time to read the error.
   const double begin = group_->clock.seconds();
   while (!group_->watch->others_left() && group_->clock.seconds() - begin < kLeaveSeconds / 2)
     std::this_thread::sleep_for(kLook);

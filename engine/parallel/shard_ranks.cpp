@@ -20,7 +20,8 @@ class RankGroup final : public model::ShardGroup {
   }
 
   at::Tensor join(const at::Tensor& own, int64_t total) const override {
-    // The ranks' shares differ by at most one column, and what is gathered must have one shape.
+    // The ranks' shares differ by at most one column, but gathered tensors must have the same shape, so smaller ones
+    // are padded.
     const int64_t widest = model::share_of(total, count() - 1, count()).length;
     at::Tensor padded = own;
     if (own.size(1) < widest) padded = at::constant_pad_nd(own, {0, widest - own.size(1)});

@@ -1,4 +1,4 @@
-// The ranks that hold one decoder together, over c10d.
+// Implements model::ShardGroup, the communication of ranks that hold one decoder together, over c10d.
 #pragma once
 
 #include <memory>
@@ -9,14 +9,14 @@
 
 namespace specdec::parallel {
 
-// The group throws this in place of RankError, because a model that has lost a part cannot answer anything any more.
-// This rank's own device is sound.
+// Thrown by the ShardGroup of make_shard_group() instead of RankError. It is a DeviceLost, because a model that has
+// lost a part cannot continue, although this rank's own device still works.
 struct RankLost : DeviceLost {
   explicit RankLost(const RankError& cause) : DeviceLost(cause.what(), cause.kind()) {}
 };
 
-// Returns the group of these ranks, which must outlive it. Sums and gathered columns are where the tensors are:
-// Ranks::use_device() must have been called for tensors on a GPU.
+// Returns a ShardGroup that communicates through `ranks`, which must outlive the group. Call Ranks::use_device() first
+// if the tensors are on a GPU.
 std::shared_ptr<const model::ShardGroup> make_shard_group(const Ranks& ranks);
 
 }  // namespace specdec::parallel

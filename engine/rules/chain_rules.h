@@ -1,11 +1,13 @@
-// The verification rules of chains. decode/verifier.h says what they are and where they come from.
+// The verification rules for chains of drafted tokens. decode/sampling/verifier.h describes them and names their
+// sources.
 #pragma once
 
 #include "engine/rules/team.h"
 
 namespace specdec::rules {
 
-// Draws y ~ norm([r·p − q]_+). If rounding makes this residual zero, p and q are equal, and y is drawn from p.
+// Draws y from the residual [r·p − q]_+ after normalisation. If rounding makes the residual zero, p and q are equal,
+// and y is drawn from p.
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE int32_t draw_residual(Team& team, Rows& rows, double r, int i) {
   const float *p = rows.p(i), *q = rows.q(i);
@@ -28,7 +30,8 @@ SPECDEC_DEVICE_CODE Verdict verify_token(Team& team, Rows& rows) {
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE Verdict verify_block(Team& team, Rows& rows) {
   const int k = rows.count();
-  // number(2i) is r_i, the chance that the path of i tokens is kept so far, and number(2i + 1) is h_i.
+  // number(2i) holds r_i, the probability that the first i tokens are all kept; number(2i + 1) holds h_i, the
+  // acceptance threshold of the block rule.
   team.once([&] { rows.number(0) = rows.number(1) = 1.0; });
   for (int i = 1; i <= k; ++i) {
     const float *p = rows.p(i - 1), *q = rows.q(i - 1);
@@ -44,7 +47,8 @@ SPECDEC_DEVICE_CODE Verdict verify_block(Team& team, Rows& rows) {
     }
     team.once([&] { rows.number(2 * i) = r, rows.number(2 * i + 1) = h; });
   }
-  // tau = max{i : u_i <= h_i} with independent u_i, so the search starts at the end.
+  // The rule keeps tau = max{i : u_i <= h_i} tokens, with independent uniform u_i, so the search starts at the last
+  // token.
   int tau = k;
   while (tau > 0 && !team.accept(Purpose::kAccept, rows.number(2 * tau + 1))) --tau;
   if (tau == k) return {k, team.draw(Purpose::kTarget, rows.vocab(), rows.p(k)), k - 1};

@@ -1,5 +1,5 @@
-// How many children a node of a tree gets, and when drafting of a chain stops before its last level
-// (decode/controller.h says why). One source for the host's steps and for kernels.
+// Decides how many children a node of a draft tree gets, and when drafting of a chain stops early (reasons:
+// decode/control/controller.h). The host and the CUDA kernels share this source.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,13 @@
 
 namespace specdec::rules {
 
-// A node gets at most as many children as there are tokens with at least this probability in q, and always one. What is
-// left to draw from then has enough mass for sums in fixed point, and the number of children depends on q alone.
+// A node gets one child per token with at least this probability in q, up to the tree's width, and at least one child.
+// The probability that remains after each draw is then large enough for fixed-point sums, and the number of children
+// depends on q alone.
 inline constexpr float kLeastDrawn = 0x1p-20f;
 
-// How likely a token is accepted that the draft proposes with a confidence in [0, 1], by bins of equal width.
+// AcceptanceTable: the probability that a token is accepted, given the draft's confidence in [0, 1], in bins of equal
+// width.
 inline constexpr int kConfidenceBins = 8;
 struct AcceptanceTable {
   double bins[kConfidenceBins];
@@ -22,17 +24,18 @@ inline SPECDEC_DEVICE_CODE int bin_of(double confidence) {
   return bin < 0 ? 0 : bin < kConfidenceBins ? bin : kConfidenceBins - 1;
 }
 
-// The limits after some level. Gains and costs are in tokens: a cost is the tokens that plain decoding gives meanwhile.
+// The limits that decide whether drafting stops after a level. Gains and costs are in tokens: a cost of 1 is the time
+// in which plain decoding produces one token.
 struct StopLimits {
-  double floor;    // above 0: stop below this confidence, and at nothing else
-  double overlap;  // expected at the next position
-  double shared;   // the cost of the next pass for the whole batch, which those share that go on drafting
-  double own;      // the cost of verifying one token more
+  double floor;    // if above 0: stop below this confidence, and ignore the other limits
+  double overlap;  // expected acceptance probability at the next position
+  double shared;   // cost of the next draft pass for the whole batch, shared by the sequences that still draft
+  double own;      // cost of verifying one more token
 };
 
-// Returns whether drafting stops after `count` tokens of these confidences; confidence(i) is that of token i.
-// `drafting` sequences had a part in the last pass. Drafting goes on while (overlap · Π acceptance given confidence)
-// exceeds the cost.
+// Returns whether drafting stops after `count` tokens. confidence(i) is the draft's confidence in token i, and
+// `drafting` is the number of sequences in the last pass. Drafting continues while the gain, overlap · Π P(accepted |
+// confidence(i)), exceeds the cost.
 template <class F>
 SPECDEC_DEVICE_CODE bool stops(const StopLimits& limits, const AcceptanceTable& acceptance, int count,
                                const F& confidence, int drafting) {

@@ -1,5 +1,5 @@
-// The verification rules of trees, which also serve chains. decode/verifier.h says what they are and where they come
-// from.
+// The verification rules for trees of drafted tokens, which also work for chains. decode/sampling/verifier.h describes
+// them and names their sources.
 #pragma once
 
 #include "engine/rules/team.h"
@@ -21,8 +21,9 @@ SPECDEC_DEVICE_CODE Verdict keep_until(const Rows& rows, int node, int32_t next)
   return {depth, next, node};
 }
 
-// Replaces row p after `node` by norm([r·p − d]_+), where d is the row of the node's children, and returns the mass
-// before it was normalised. If nothing is left, p and d are equal, and p stays.
+// Replaces p, the row after `node`, by the normalised residual [r·p − d]_+, where d is the draft's row of the node's
+// children. Returns the residual's mass before normalisation. If the residual is zero, p and d are equal, and p is not
+// changed.
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE double reduce(Team& team, Rows& rows, int node, int first, double r) {
   const float *p = rows.p(node + 1), *d = rows.q(first);
@@ -34,7 +35,8 @@ SPECDEC_DEVICE_CODE double reduce(Team& team, Rows& rows, int node, int first, d
   return mass;
 }
 
-// Removes a token from the row of a node's children and normalises it. A row without other mass becomes zero.
+// Removes a token from the draft's row of a node's children and normalises the row. If no other token has mass, the row
+// becomes zero.
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE void remove(Team& team, Rows& rows, int first, int32_t token) {
   float* d = rows.mutable_q(first);
@@ -44,8 +46,8 @@ SPECDEC_DEVICE_CODE void remove(Team& team, Rows& rows, int first, int32_t token
     team.for_each(rows.vocab(), [&](int x) { d[x] = static_cast<float>(static_cast<double>(d[x]) / total); });
 }
 
-// Tries the children of each node in order. p and d allow for the siblings rejected so far: p is the residual that they
-// leave, and d is q without them, from which the next child was drawn.
+// Tries the children of each node in order. After each rejected sibling, p becomes the residual, and the draft's row d
+// loses the rejected token, so that d is the distribution that the next child was drawn from.
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE Verdict verify_recursive(Team& team, Rows& rows) {
   int node = -1;
@@ -67,7 +69,7 @@ SPECDEC_DEVICE_CODE Verdict verify_recursive(Team& team, Rows& rows) {
 }
 
 // The traversal rule removes rejected leaves from the tree one by one. number(i) is r, the probability of accepting the
-// path to node i − 1, and flags(i) says what became of the node.
+// path to node i − 1, and flags(i) is the state of that node (bits below).
 namespace traversal {
 
 enum : int { kAlive = 1, kReduced = 2, kTouched = 4 };
@@ -79,7 +81,7 @@ SPECDEC_DEVICE_CODE int alive_child(Rows& rows, int node, int from = 0) {
   return child;
 }
 
-// Recomputes r of all nodes below `node`. Parents come before their children.
+// Recomputes r of all descendants of `node`. Parents have lower indices than their children.
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE void weigh(Team& team, Rows& rows, int node) {
   team.once([&] {
@@ -130,8 +132,9 @@ SPECDEC_DEVICE_CODE Verdict verify_traversal(Team& team, Rows& rows) {
   }
 }
 
-// Chooses tokens with choose(depth, node), the last kept node or −1 for the text, and walks down the tree as long as
-// the chosen token was drafted. The first token that was not drafted becomes the next token.
+// Follows the drafted tree from the text: choose(depth, node) returns the next token after `node`, the last accepted
+// node (−1: the text). If a child of `node` has this token, the child is accepted and the walk continues there.
+// Otherwise the token becomes the next token of the text.
 template <class Rows, class Choose>
 SPECDEC_DEVICE_CODE Verdict follow(Rows& rows, const Choose& choose) {
   int node = -1;
@@ -149,7 +152,7 @@ SPECDEC_DEVICE_CODE Verdict verify_target(Team& team, Rows& rows) {
   return follow(rows, [&](int64_t, int node) { return team.draw(Purpose::kTarget, rows.vocab(), rows.p(node + 1)); });
 }
 
-// `position` is that of the next token in the text.
+// `position` is the position of the next token in the text.
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE Verdict verify_coupled(Team& team, Rows& rows, int64_t position) {
   return follow(

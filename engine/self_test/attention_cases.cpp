@@ -13,7 +13,7 @@ using kernels::kPagedSlots;
 
 int32_t narrow(size_t n) { return static_cast<int32_t>(n); }
 
-// The heads of a layer for prepare_heads().
+// The heads of a layer, as input of prepare_heads().
 struct Heads {
   CudaDtype dtype;
   size_t heads, kv_heads, d, rotated;
@@ -21,7 +21,7 @@ struct Heads {
   size_t all() const { return heads + 2 * kv_heads; }
 };
 
-// The slots of the rows: in two blocks, and not in order.
+// The slots of the rows, which are in two blocks and not in order.
 const std::vector<int32_t> kPlaces = {3, 64, 0, 127, 65};
 
 // Returns the heads [begin, begin + count) of every row.
@@ -32,7 +32,7 @@ Values heads_of(const Heads& s, const Values& projected, size_t begin, size_t co
   return out;
 }
 
-// A norm and a rotation each may round another way, by a step of the head's largest number.
+// Tolerance of each number: norm and rotation may each round differently, by one spacing of the head's largest number.
 Values steps_of_heads(const Heads& s, const Values& expected) {
   Values out(expected.size());
   for (size_t head = 0; head < expected.size() / s.d; ++head) {
@@ -43,7 +43,7 @@ Values steps_of_heads(const Heads& s, const Values& expected) {
   return out;
 }
 
-// What the two blocks should hold, with the tolerance of each number.
+// The expected contents of the two blocks, with the tolerance of each number.
 struct Blocks {
   Values expected[2], each[2];
 };
@@ -81,7 +81,8 @@ std::string test_prepare_heads(const TestDevice& device, const Heads& s) {
       k_weight(device, s.dtype, k_norm), c(device, CudaDtype::kFloat, cosines), sine(device, CudaDtype::kFloat, sines),
       q(device, s.dtype, rows * s.heads * s.d), first(device, s.dtype, block), second(device, s.dtype, block);
   std::vector<kernels::PagedRow> places;
-  for (const int32_t slot : kPlaces) places.push_back({1, 1, slot});  // the table begins at the second address
+  // The sequence's block table begins at the second address.
+  for (const int32_t slot : kPlaces) places.push_back({1, 1, slot});
   const DeviceArray<kernels::PagedRow> paged(device, places);
   const DeviceArray<uint64_t> blocks(device, std::vector<uint64_t>{0, reinterpret_cast<uint64_t>(first.data()),
                                                                    reinterpret_cast<uint64_t>(second.data())});
@@ -111,7 +112,7 @@ std::string test_prepare_heads(const TestDevice& device, const Heads& s) {
   return {};
 }
 
-// A sequence of the device with its rows in a pass.
+// A sequence in device memory, with its rows that take part in a pass.
 struct PagedText {
   size_t length;
   Mask mask;
@@ -146,8 +147,8 @@ std::string test_attention(const TestDevice& device, const PagedShape& shape, co
   layer.soft_cap = static_cast<float>(shape.soft_cap), layer.window = shape.window;
   layer.q = q.data(), layer.k = k.data(), layer.v = v.data(), layer.out = out.data();
   finish(device, device.library.paged_attention(shape.dtype, device.index, &pass, &layer));
-  work.read();  // throws if the kernel wrote outside
-  // Twice the error of exact arithmetic, for the device's own exponential.
+  work.read();  // throws if the kernel wrote outside the array
+  // The tolerance is twice the error of exact arithmetic, because the device's exponential is not exact.
   return difference(shape.dtype, out.read(), expected_attention(parts),
                     {.steps = 0, .share = 1, .absolute = 2 * attention_error(shape.dtype)});
 }
@@ -167,7 +168,7 @@ void add(Cases& cases, const Heads& s) {
                    [=](const TestDevice& on) { return test_prepare_heads(on, s); }});
 }
 
-// Moves tokens between the slots of two blocks, into slots that others are read from.
+// Tests moves of tokens between the slots of two blocks, including moves into slots from which other tokens are read.
 std::string test_move_slots(const TestDevice& device, size_t planes, size_t d) {
   const size_t numbers = planes * kPagedSlots * d;
   constexpr int32_t kMoves[][4] = {{0, 61, 0, 60}, {0, 63, 0, 61}, {1, 2, 0, 62}, {1, 3, 0, 63}, {1, 9, 1, 2}};

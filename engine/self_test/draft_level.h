@@ -1,4 +1,5 @@
-// One level of random drafts for the kernel draft(), and what the host's steps would draw from the same logits.
+// One level (depth) of random drafts as input of the kernel draft(), and the results of the host's code for the same
+// logits.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +9,22 @@
 
 namespace specdec::self_test {
 
-// Chains and trees that are at some level. Addresses are left open in the rows.
+// Random chains and trees, all at one level of drafting. The addresses in the rows are not set.
 struct DraftLevel {
   std::vector<kernels::DraftRow> rows;
   std::vector<float> logits;  // [rows, vocab]
   size_t vocab = 0;
   std::vector<kernels::VerifyNode> nodes;      // with the tokens of earlier levels
-  std::vector<float> confidences;              // by node
-  std::vector<rules::AcceptanceTable> tables;  // by sequence
-  std::vector<int32_t> sequence_of;            // by row; -1 - sequence if it never stops
-  std::vector<int32_t> going;                  // by sequence
-  int32_t drafting = 0;                        // sequences that have a part in the pass
-  bool last = false;                           // no pass follows
+  std::vector<float> confidences;              // confidence of each node
+  std::vector<rules::AcceptanceTable> tables;  // one per sequence
+  std::vector<int32_t> sequence_of;            // sequence of each row; −1 − sequence if drafting never stops early
+  std::vector<int32_t> going;                  // one per sequence
+  int32_t drafting = 0;                        // number of sequences that take part in the pass
+  bool last = false;                           // whether this is the last pass of the round
   bool needs_samples() const;
 
-  // What the level must give: the nodes' tokens, confidences, whether sequences still draft, and how many there are.
+  // The expected results of the level: the nodes' tokens and confidences, which sequences still draft, and their
+  // number.
   struct Result {
     std::vector<int32_t> tokens;
     std::vector<float> confidences;
@@ -31,16 +33,16 @@ struct DraftLevel {
   };
   Result on_host() const;
 
-  // The arrays of the level on a device: ids[0] and ids[1] have an element for each node.
+  // Addresses of the level's arrays on a device: ids[0] and ids[1] have one element per node.
   struct Memory {
     int32_t* ids[2];
     int32_t *going, *next;
     const int32_t* drafting;
     const rules::AcceptanceTable* tables;
   };
-  // Returns the rows with the addresses of these arrays.
+  // Returns the rows with the addresses of these arrays filled in.
   std::vector<kernels::DraftRow> rows_at(const Memory& memory) const;
-  // Returns the rows of the pass of sample() that comes first if it needs_samples().
+  // Returns the rows for the kernel sample(), which must run first if needs_samples() is true.
   std::vector<kernels::SampleRow> sample_rows() const;
 };
 DraftLevel random_draft_level(uint64_t number, size_t vocab);

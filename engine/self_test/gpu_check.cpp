@@ -33,7 +33,7 @@ Json to_json(const GpuCheck& gpu) {
 
 double copy_bandwidth(const TestDevice& device, int64_t free_bytes, const Clock& clock) {
   constexpr int64_t kMost = int64_t{1} << 30;
-  constexpr int kRounds = 8, kCopies = 4;  // several copies at once, so that the launch is a small part of the time
+  constexpr int kRounds = 8, kCopies = 4;  // several copies per round, because a launch takes time too
   const auto bytes = static_cast<size_t>(std::min(kMost, free_bytes / 4));
   void *const from = device.memory.allocate(bytes), *const to = device.memory.allocate(bytes);
   double best = 0;
@@ -42,7 +42,7 @@ double copy_bandwidth(const TestDevice& device, int64_t free_bytes, const Clock&
     for (int copy = 0; copy < kCopies; ++copy) device.memory.copy(to, from, bytes);
     check(device, device.library.synchronize(device.index), "copying on the device");
     const double seconds = clock.seconds() - start;
-    if (round > 0 && seconds > 0)  // the first round touches the memory
+    if (round > 0 && seconds > 0)  // the first round only touches the memory
       best = std::max(best, 2.0 * kCopies * static_cast<double>(bytes) / seconds);
   }
   device.memory.clear();

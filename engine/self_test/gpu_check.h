@@ -1,5 +1,5 @@
-// What `specdec doctor` tells of the GPUs of a machine: the devices that CUDA shows to this process, the self-test of
-// the kernels on each of them, and the bandwidth of its memory.
+// The information of `specdec doctor` about the GPUs of a machine: the devices that CUDA shows to this process, the
+// self-test of the kernels on each of them, and their memory bandwidth.
 #pragma once
 
 #include <cstdint>
@@ -18,29 +18,30 @@ struct GpuCheck {
   int32_t index = 0;  // as in --device cuda:<index>
   kernels::CudaDevice device = {};
   int64_t free_bytes = 0, total_bytes = 0;
-  double copy_bytes_per_second = 0;  // of a copy on the device, bytes read and bytes written counted
+  double copy_bytes_per_second = 0;  // of a copy within the device; counts bytes read and bytes written
   SelfTestResult tested;
-  double seconds = 0;  // of the self-test
+  double seconds = 0;  // duration of the self-test
 };
-// Throws Error(kDevice) if the device cannot be asked or has no memory left for the check, and DeviceLost.
+// Runs the check of one GPU. Throws Error(kDevice) if the device cannot be queried or has too little memory left for
+// the check, and DeviceLost if CUDA can no longer be used.
 GpuCheck check_gpu(const TestDevice& device, Extent extent, const Clock& clock);
 
-// Returns the bytes per second that copies on the device read and write, the best of several rounds, from one half of
-// 2 GiB to the other, or of less if so much is not free.
+// Returns the memory bandwidth in bytes per second, read plus written. Copies one half of a 2 GiB buffer to the other
+// half in several rounds, and takes the fastest round. The buffer is smaller if less memory is free.
 double copy_bandwidth(const TestDevice& device, int64_t free_bytes, const Clock& clock);
 
-// Memory that LibTorch allocates: of a GPU, or the host's (-1), for tests.
+// Returns an object that allocates memory with LibTorch on GPU `device` or, for tests, on the host (device -1).
 std::unique_ptr<TestMemory> make_test_memory(int32_t device);
 
 struct GpuChecks {
   std::vector<GpuCheck> gpus;
-  std::string none;  // why there are none, if there are none
+  std::string none;  // the reason why there are no GPUs; empty if there are some
 };
-// Checks all devices that CUDA shows.
+// Checks all devices that CUDA shows to this process.
 GpuChecks check_gpus(const Clock& clock);
 
-// {gpus: [{index, name, compute_capability, free_bytes, total_bytes, copy_bytes_per_second, cases, seconds, faults:
-// [{kernel, shape, what}]}], none}
+// Returns {gpus: [{index, name, compute_capability, free_bytes, total_bytes, copy_bytes_per_second, cases, seconds,
+// faults: [{kernel, shape, what}]}], none}.
 Json to_json(const GpuChecks& checks);
 
 }  // namespace specdec::self_test

@@ -1,4 +1,4 @@
-// The cases of the self-test by groups of kernels. Each function appends to `cases`.
+// The cases of the self-test, grouped by kernels. Each function appends to `cases`.
 #pragma once
 
 #include <initializer_list>
@@ -17,7 +17,7 @@ void add_product_cases(Cases& cases, Extent extent);    // rows_product, dequant
 void add_attention_cases(Cases& cases, Extent extent);  // prepare_heads, paged_attention, move_slots
 void add_token_cases(Cases& cases, Extent extent);      // sample, draft, verify
 
-// Returns "5 x 64 x 3".
+// Returns the sizes as text, such as "5 x 64 x 3".
 inline std::string shape_text(std::initializer_list<size_t> sizes) {
   std::string out;
   for (const size_t size : sizes) out += (out.empty() ? "" : " x ") + std::to_string(size);

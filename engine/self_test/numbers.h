@@ -1,5 +1,5 @@
-// Arrays of numbers for tests of kernels: random values, their form in a device's memory, and the comparison of a
-// kernel's results with those of its twin.
+// Arrays of numbers for tests of kernels: random values, their representation in device memory, and the comparison of a
+// kernel's results with those of its plain C++ implementation (its "twin", twins.h).
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ using kernels::twins::Values;
 inline constexpr CudaDtype kDtypes[] = {CudaDtype::kFloat, CudaDtype::kBFloat16, CudaDtype::kHalf};
 inline constexpr CudaDtype kHalves[] = {CudaDtype::kBFloat16, CudaDtype::kHalf};
 
-// What no kernel wrote, in memory that was filled with ones before: it is no number in any type.
+// The value of elements that no kernel wrote: memory is first filled with 1 bits, which are a NaN in every type.
 inline constexpr double kUnwritten = std::numeric_limits<double>::quiet_NaN();
 
 inline std::string name_of(CudaDtype dtype) {
@@ -31,7 +31,7 @@ inline std::string name_of(CudaDtype dtype) {
 }
 inline size_t bytes_of(CudaDtype dtype) { return dtype == CudaDtype::kFloat ? 4 : 2; }
 
-// Returns values between -range and range that are numbers of this type.
+// Returns values between -range and range that this type can represent.
 inline Values random_values(CudaDtype dtype, size_t n, uint64_t stream, double range = 1) {
   Values out(n);
   for (size_t i = 0; i < n; ++i)
@@ -39,7 +39,8 @@ inline Values random_values(CudaDtype dtype, size_t n, uint64_t stream, double r
   return out;
 }
 
-// Returns the bits of a number of this type. It finds those of fp16 by search, to be independent of what it tests.
+// Returns the bits of a number in this type. For fp16 it finds the bits by bisection, to be independent of the code
+// under test.
 inline uint32_t bits_of(CudaDtype dtype, double value) {
   if (std::isnan(value)) return dtype == CudaDtype::kFloat ? 0xFFFFFFFFu : 0xFFFFu;
   const auto wide = std::bit_cast<uint32_t>(static_cast<float>(value));
@@ -58,14 +59,14 @@ inline double value_of(CudaDtype dtype, uint32_t bits) {
                                          : static_cast<double>(fp16_to_float(static_cast<uint16_t>(bits)));
 }
 
-// Returns ids of a table of `rows` rows: as many ids, in no order, and some of them twice.
+// Returns `rows` ids of a table of `rows` rows, unsorted and with repetitions.
 inline std::vector<int32_t> gathered_ids(size_t rows) {
   std::vector<int32_t> out;
   for (size_t i = 0; i < rows; ++i) out.push_back(static_cast<int32_t>((rows - 1 + i * i) % rows));
   return out;
 }
 
-// The form of numbers in a device's memory, and back.
+// memory_of() returns the representation of numbers in device memory.
 inline std::vector<uint8_t> memory_of(CudaDtype dtype, const Values& values) {
   const size_t width = bytes_of(dtype);
   std::vector<uint8_t> out(values.size() * width);
@@ -86,18 +87,19 @@ inline Values values_in(CudaDtype dtype, const std::vector<uint8_t>& memory) {
   return out;
 }
 
-// How far results may be from a twin's. In 16 bits they may differ by some steps, since a value between two numbers may
-// be rounded either way before it goes on, but only a share of them does.
+// The allowed difference between a kernel's results and those of its plain C++ implementation. A value between two
+// 16-bit numbers may be rounded either way. So 16-bit results may differ by a few steps, but only a small share of them
+// may differ at all.
 struct Tolerance {
-  double steps = 2;        // in 16 bits, by how many spacings of its numbers a result may differ
-  double share = 0.01;     // in 16 bits, how many of the results may differ at all
-  double relative = 1e-5;  // in fp32, the difference as a part of the result, or of 1 if the result is smaller
-  double absolute = 0;     // is added to each of these differences
-  Values each = {};        // is added, too, if not empty: one number for each result
+  double steps = 2;        // in 16 bits: the allowed difference, in spacings of the type's numbers
+  double share = 0.01;     // in 16 bits: the share of results that may differ at all
+  double relative = 1e-5;  // in fp32: the allowed difference relative to the result, or to 1 if the result is smaller
+  double absolute = 0;     // in all types: added to the allowed difference
+  Values each = {};        // if not empty, also added: one allowance per result
 };
 
-// Describes the worst of a kernel's results, or how many are rounded in another way; empty if all are right. Where the
-// twin has kUnwritten, the kernel must have written nothing.
+// Describes the worst wrong result of a kernel, or reports that too many results are rounded differently; empty if all
+// are right. Where `expected` has kUnwritten, the kernel must not have written.
 inline std::string difference(CudaDtype dtype, const Values& found, const Values& expected,
                               const Tolerance& tolerance = {}) {
   std::ostringstream text;
@@ -112,7 +114,7 @@ inline std::string difference(CudaDtype dtype, const Values& found, const Values
     return own + tolerance.absolute + (tolerance.each.empty() ? 0 : tolerance.each[i]);
   };
   size_t unequal = 0, worst = 0;
-  double most = 0;  // the worst error, in units of what is allowed
+  double most = 0;  // the largest error, as a multiple of the allowed difference
   for (size_t i = 0; i < found.size(); ++i) {
     if ((std::isnan(found[i]) && std::isnan(expected[i])) || found[i] == expected[i]) continue;
     ++unequal;
@@ -133,12 +135,12 @@ inline std::string difference(CudaDtype dtype, const Values& found, const Values
   return text.str();
 }
 
-// Quantised weights [n, k], packed as a kernel reads them, and the numbers that they stand for.
+// Quantised weights [n, k] in the layout that a kernel reads, and the numbers that they represent.
 struct PackedMatrix {
   std::vector<uint8_t> packed;
   Values values;
 };
-// Int8 weights in the layout that engine/kernels/cpu/cpu.h describes.
+// Returns random int8 weights in the layout of engine/kernels/cpu/cpu.h.
 inline PackedMatrix int8_matrix(size_t n, size_t k, uint64_t seed = 7) {
   constexpr size_t kOutputs = 32, kGroup = 64;
   PackedMatrix out;
@@ -164,8 +166,8 @@ inline PackedMatrix int8_matrix(size_t n, size_t k, uint64_t seed = 7) {
   return out;
 }
 
-// Weights in the layout that engine/kernels/quantised_matrix.h describes, where `group` inputs share a scale. A period
-// is a multiple of the group, and the weights of inputs repeat after it.
+// Returns random weights in the layout of engine/kernels/quantised_matrix.h, in which `group` inputs share a scale. If
+// `period` is not 0, it is a multiple of the group, and the weights repeat after `period` inputs.
 inline PackedMatrix group_quantised_matrix(kernels::Packing packing, size_t n, size_t k, size_t group,
                                            uint64_t seed = 7, size_t period = 0) {
   constexpr size_t kOutputs = 32, kUnit = 32;

@@ -1,5 +1,5 @@
-// Sequences whose keys and values lie in blocks, passes over them, and what attention should give: the inputs and the
-// twin of the kernel paged_attention().
+// Inputs of the kernel paged_attention() and its reference results: sequences whose keys and values lie in blocks,
+// passes over them, and the expected attention.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +14,29 @@ namespace specdec::self_test {
 struct PagedShape {
   CudaDtype dtype;
   size_t heads, kv_heads, d;
-  double scale = 0.4, soft_cap = 0;  // large scores, so that a single key matters
+  double scale = 0.4, soft_cap = 0;  // scale is large, so that a single key changes the result
   int window = 0;
   size_t times() const { return heads / kv_heads; }
 };
 
-// Of two layers the second one is used, so that a wrong layer is noticed.
+// There are two layers. The second is tested, so that a kernel that reads the wrong layer is noticed.
 inline constexpr size_t kPagedLayers = 2, kPagedLayer = 1;
 
-// Returns whether row i of a part sees its row j.
+// Element [i][j] tells whether row i of a part sees row j of the same part.
 using Mask = std::vector<std::vector<bool>>;
 Mask causal_mask(size_t rows);
-// Of a tree in which node i follows node parents[i], or the text.
+// Returns the mask of a tree in which node i follows node parents[i], or the text if parents[i] is negative.
 Mask tree_mask(const std::vector<int>& parents);
 
-// A sequence. The keys, values and queries of all its slots are known from the start; values lie between -1 and 1.
+// A sequence. The constructor generates the keys, values and queries of all its slots; they lie between -1 and 1.
 class PagedSequence {
  public:
   PagedSequence(const PagedShape& shape, size_t slots, uint64_t stream);
   size_t slots() const { return slots_; }
   size_t num_blocks() const { return (slots_ + kernels::kPagedSlots - 1) / kernels::kPagedSlots; }
   size_t block_numbers() const { return kPagedLayers * 2 * shape_.kv_heads * shape_.d * kernels::kPagedSlots; }
-  // Calls put(block, place, value) for the keys and values of all slots below `length`, with their place in the block.
+  // Calls put(block, place, value) for each number of the keys and values in the slots below `length`. `place` is the
+  // number's index within the block.
   template <class F>
   void for_each_cached(size_t length, const F& put) const {
     for (size_t slot = 0; slot < length; ++slot)
@@ -44,11 +45,13 @@ class PagedSequence {
           for (size_t i = 0; i < shape_.d; ++i)
             put(slot / kernels::kPagedSlots, place_of(slot, side, head, i), value(side, slot, head, i));
   }
-  // The numbers of its blocks if the slots below `length` are cached and nothing else was written.
+  // Returns the expected contents of the sequence's blocks when only the slots below `length` have been written.
   std::vector<Values> blocks(size_t length) const;
-  // Returns what row `slot` should give, [heads, d], if it sees the slots below `length` and those in `also`.
+  // Returns the expected attention [heads, d] of the row at `slot`. The row sees the slots below `length` and the slots
+  // in `also`.
   Values expected(size_t slot, size_t length, const std::vector<size_t>& also) const;
-  // The queries [count, heads, d], and the keys (side 0) or values (side 1) [count, kv_heads, d], from `slot` on.
+  // queries() returns [count, heads, d]. side() returns keys (which = 0) or values (which = 1), [count, kv_heads, d].
+  // Both begin at `slot`.
   Values queries(size_t slot, size_t count) const { return rows_of(queries_, shape_.heads, slot, count); }
   Values side(size_t which, size_t slot, size_t count) const {
     return rows_of(values_[which], shape_.kv_heads, slot, count);
@@ -70,25 +73,25 @@ class PagedSequence {
   Values values_[2], queries_;
 };
 
-// The rows that a sequence has in a pass: they follow its first `length` slots, which are cached.
+// The rows of a sequence in a pass. They follow the sequence's first `length` slots, which are cached.
 struct PagedPart {
   const PagedSequence* sequence;
-  std::vector<void*> blocks;  // addresses of the sequence's blocks
+  std::vector<void*> blocks;  // device addresses of the sequence's blocks
   size_t length;
   Mask mask;
   size_t rows() const { return mask.size(); }
 };
 
-// A pass as the kernel takes it.
+// The inputs of a pass for the kernel paged_attention().
 struct PagedInputs {
   kernels::PagedRows rows;
   Values q, k, v;
 };
 PagedInputs paged_inputs(const PagedShape& shape, const std::vector<PagedPart>& parts);
-// Returns what a pass should give, [rows of all parts, heads, d].
+// Returns the expected attention of a pass, [rows of all parts, heads, d].
 Values expected_attention(const std::vector<PagedPart>& parts);
-// Weights of keys are rounded to the type before they multiply values of size 1, and the result is rounded, too:
-// together at most half a step at 1.
+// The allowed error of attention: half the spacing of the type at 1. The softmax weights are rounded to the type before
+// they multiply values of at most 1, and the result is rounded, too.
 inline double attention_error(CudaDtype dtype) { return kernels::twins::spacing(dtype, 1.0) / 2; }
 
 }  // namespace specdec::self_test

@@ -13,7 +13,7 @@ using kernels::Packing;
 
 constexpr Packing kCodes[] = {Packing::kCodes4, Packing::kCodes8, Packing::kE4m3};
 
-// What a product ends with.
+// The operation after the matrix product: none, a gated activation, or the addition of a residual.
 enum class End { kPlain, kGated, kResidual };
 
 std::string name_of(Packing packing) {
@@ -31,7 +31,7 @@ std::string name_of(Packing packing) {
   }
 }
 
-constexpr size_t kGroup = 64;  // inputs that share a scale
+constexpr size_t kGroup = 64;  // number of inputs that share a scale
 
 struct Product {
   CudaDtype dtype;
@@ -39,16 +39,17 @@ struct Product {
   End end;
   size_t rows, n, k;
   bool bias;
+  bool wide = false;  // by the library's product for many rows
   std::string name() const {
-    return self_test::name_of(dtype) + name_of(packing) + " " + std::to_string(rows) + " rows, " + std::to_string(k) +
-           " -> " + std::to_string(n) +
+    return self_test::name_of(dtype) + name_of(packing) + (wide ? " by cuBLASLt " : " ") + std::to_string(rows) +
+           " rows, " + std::to_string(k) + " -> " + std::to_string(n) +
            (end == End::kGated      ? ", gated"
             : end == End::kResidual ? ", added"
                                     : "");
   }
 };
 
-// A matrix as the kernel and as its twin see it.
+// A matrix as fp64 values and in the layout that the kernel reads.
 struct Matrix {
   Values values;
   std::vector<uint8_t> memory;
@@ -64,15 +65,15 @@ Matrix matrix_of(const Product& p, uint64_t stream) {
   return made;
 }
 
-// Tensor cores add in fp32 and may cut what does not fit, so a sum of k products may be wrong by some parts of 2^-24 of
-// the sum of their sizes.
+// Returns the allowed error of a sum. Tensor cores add in fp32 and may truncate, so the error of a sum of k products
+// may be some multiple of 2^-24 of the sum of the products' absolute values.
 double rounding_of_sums(const Product& p, const Matrix& matrix) {
   double most = 0;
   for (const double w : matrix.values) most = std::max(most, std::fabs(w));
   return static_cast<double>(p.k) * most * 0x1p-21;
 }
 
-// Places rows of n results `stride` apart, with nothing written between them.
+// Places rows of n results at distances of `stride`; the elements between them must stay unwritten.
 Values spread(const Values& rows, size_t n, size_t stride) {
   Values out(rows.size() / n * stride, kUnwritten);
   for (size_t i = 0; i < rows.size(); ++i) out[i / n * stride + i % n] = rows[i];
@@ -83,7 +84,7 @@ std::string test_product(const TestDevice& device, const Product& p) {
   const Values x = random_values(p.dtype, p.rows * p.k, 1), bias = p.bias ? random_values(p.dtype, p.n, 4) : Values{},
                before = random_values(p.dtype, p.rows * p.n, 6);
   const Matrix weight = matrix_of(p, 2), up = p.end == End::kGated ? matrix_of(p, 3) : Matrix{};
-  const size_t stride = p.n + (p.end == End::kPlain ? 0 : 3);
+  const size_t stride = p.n + (p.end == End::kPlain || p.wide ? 0 : 3);
 
   const DeviceValues in(device, p.dtype, x), offsets(device, p.dtype, bias), residual(device, p.dtype, before),
       out(device, p.dtype, p.rows * stride);
@@ -95,13 +96,21 @@ std::string test_product(const TestDevice& device, const Product& p) {
   if (p.bias) call.bias = offsets.data();
   if (p.end == End::kGated) call.up = second.data();
   if (p.end == End::kResidual) call.residual = residual.data();
-  finish(device, device.library.rows_product(p.dtype, device.index, &call));
+  if (p.wide) {
+    const DeviceArray<uint8_t> workspace(device, static_cast<size_t>(kernels::kWideProductBytes));
+    const int32_t code = device.library.wide_product(p.dtype, device.index, &call, workspace.data());
+    if (code == kernels::kNotSupported) return "";  // the engine then uses rows_product()
+    finish(device, code);
+  } else {
+    finish(device, device.library.rows_product(p.dtype, device.index, &call));
+  }
 
   Tolerance tolerance{.share = 0.1, .absolute = rounding_of_sums(p, weight)};
   Values expected = twins::linear(p.dtype, x, weight.values, bias, p.k);
   const auto step = [&](double value) { return twins::spacing(p.dtype, value) + tolerance.absolute; };
   if (p.end == End::kGated) {
-    // A gate and its partner may each be rounded the other way; the slope of silu is at most 1.1.
+    // Tolerance for a gated product: gate and up value may each be rounded either way, and the slope of silu is at most
+    // 1.1.
     const Values gates = expected, ups = twins::linear(p.dtype, x, up.values, {}, p.k);
     expected = twins::silu_mul(p.dtype, gates, ups);
     for (size_t i = 0; i < gates.size(); ++i)
@@ -147,7 +156,7 @@ void add_dequantise(Cases& cases, const std::vector<Size>& sizes) {
 }
 
 void add(Cases& cases, Packing packing, End end, const std::vector<Size>& sizes) {
-  const bool by_group = packing >= Packing::kCodes4;  // such a matrix has a multiple of four outputs
+  const bool by_group = packing >= Packing::kCodes4;  // these layouts need a multiple of four outputs
   for (const CudaDtype dtype : kHalves)
     for (const Size& s : sizes) {
       const size_t n = by_group ? (s.n + 3) / 4 * 4 : s.n;
@@ -155,6 +164,23 @@ void add(Cases& cases, Packing packing, End end, const std::vector<Size>& sizes)
           .dtype = dtype, .packing = packing, .end = end, .rows = s.rows, .n = n, .k = s.k, .bias = s.bias};
       cases.push_back({"rows_product", p.name(), [p](const TestDevice& on) { return test_product(on, p); }});
     }
+}
+
+// Products of more rows than rows_product() computes as fast. k and n have the alignment of real models.
+void add_wide(Cases& cases, const std::vector<Size>& sizes) {
+  for (const CudaDtype dtype : kHalves)
+    for (const End end : {End::kPlain, End::kResidual})
+      for (const Size& s : sizes) {
+        const Product p = {.dtype = dtype,
+                           .packing = Packing::kPlain,
+                           .end = end,
+                           .rows = s.rows,
+                           .n = s.n,
+                           .k = s.k,
+                           .bias = s.bias,
+                           .wide = true};
+        cases.push_back({"wide_product", p.name(), [p](const TestDevice& on) { return test_product(on, p); }});
+      }
 }
 
 }  // namespace
@@ -191,6 +217,8 @@ void add_product_cases(Cases& cases, Extent extent) {
     for (const Packing packing : kCodes) add(cases, packing, end, ends);
   }
   add_dequantise(cases, dequantised);
+  add_wide(cases, extent == Extent::kFew ? std::vector<Size>{{65, 64, 128, true}}
+                                         : std::vector<Size>{{65, 64, 128, true}, {256, 512, 1024, false}});
 }
 
 }  // namespace specdec::self_test

@@ -57,7 +57,7 @@ RandomDraft random_draft(uint64_t number, bool tree, size_t vocab) {
   out.p.push_back(random_row(random, vocab));
   for (size_t i = 0; i < count; ++i) {
     const int32_t parent = tree ? static_cast<int32_t>(random.below(i + 1)) - 1 : static_cast<int32_t>(i) - 1;
-    if (tree && i > 0 && parent < out.parents.back()) break;  // levels are in order
+    if (tree && i > 0 && parent < out.parents.back()) break;  // nodes must be ordered by level
     std::vector<float> left = random_row(random, vocab, &out.p[static_cast<size_t>(parent + 1)]);
     for (size_t j = 0; j < i && tree; ++j)
       if (out.parents[j] == parent) left = out.q[j];
@@ -121,7 +121,7 @@ void VerifyArrays::add(const decode::VerifyInput& input, VerifyRule rule, uint64
         row = nodes[static_cast<size_t>(task.first) + j].q_row;
         break;
       }
-    // Later children of a node have no score.
+    // Only the first child of a node has a score.
     nodes.push_back({input.drafted[i], parent, row, row == next ? task.p_row + parent + 1 : -1});
     if (!input.q.empty() && row == next) q.insert(q.end(), input.q[i].begin(), input.q[i].end());
   }

@@ -1,5 +1,6 @@
-// The self-test of the CUDA kernels: each kernel of the library runs on small problems, on the user's own GPU, and its
-// results are compared with those of a twin in plain C++. Tests without a GPU give it a library of fibers.
+// The self-test of the CUDA kernels: each kernel of the library runs on small problems on the user's own GPU, and its
+// results are compared with those of a plain C++ implementation. Tests without a GPU pass a library that runs the
+// kernels on the CPU, with fibers as threads.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +12,15 @@
 
 namespace specdec::self_test {
 
-// How many problems are tried: few for tests on fibers, which are slow; a few seconds of them; a minute of them.
-// Each has those of the ones before it.
+// The number of problems. kFew is for tests without a GPU, which are slow. On a GPU, kUsual takes a few seconds and
+// kMany a minute. Each includes the problems of the previous one.
 enum class Extent { kFew, kUsual, kMany };
 
 struct KernelCase {
   std::string kernel;  // its name in CudaLibrary
-  std::string shape;   // the problem, for people
-  // Returns what is wrong with the results, or an empty text. Throws Error(kDevice) if the kernel cannot be run, and
-  // DeviceLost.
+  std::string shape;   // description of the problem, for people
+  // Returns a description of what is wrong with the results, or an empty text if they are right. Throws Error(kDevice)
+  // if the kernel cannot be run, and DeviceLost if the device can no longer be used.
   std::function<std::string(const TestDevice&)> run;
 };
 std::vector<KernelCase> kernel_cases(Extent extent);
@@ -32,8 +33,8 @@ struct SelfTestResult {
   int64_t cases = 0;
   std::vector<KernelFault> faults;
 };
-// Runs the cases one after the other. Throws DeviceLost, with the name of the kernel, if the device cannot be used any
-// more.
+// Runs the cases one after the other. Throws DeviceLost, with the name of the kernel, if the device can no longer be
+// used.
 SelfTestResult test_kernels(const TestDevice& device, const std::vector<KernelCase>& cases);
 
 }  // namespace specdec::self_test

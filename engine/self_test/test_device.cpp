@@ -8,7 +8,7 @@
 namespace specdec::self_test {
 
 namespace {
-constexpr uint8_t kFill = 0xFF;  // a NaN as fp32, bf16 and fp16
+constexpr uint8_t kFill = 0xFF;  // four such bytes are NaN in fp32, two in bf16 and fp16
 }
 
 void finish(const TestDevice& device, int32_t code) {

@@ -1,4 +1,4 @@
-// The device whose kernels are tested, and arrays in its memory.
+// Describes the device on which kernels are tested, and manages arrays in its memory.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace specdec::self_test {
 
-// Memory of a device. Failures are those of engine/forward/device_errors.h.
+// Memory of a device. Its functions throw the errors that engine/forward/device_errors.h describes.
 class TestMemory {
  public:
   virtual ~TestMemory() = default;
@@ -20,7 +20,7 @@ class TestMemory {
   virtual void* allocate(size_t bytes) = 0;
   virtual void upload(void* to, const void* from, size_t bytes) = 0;
   virtual void download(void* to, const void* from, size_t bytes) = 0;
-  virtual void copy(void* to, const void* from, size_t bytes) = 0;  // on the device; need not wait
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;  // within the device; may be asynchronous
   virtual void clear() = 0;
 };
 
@@ -30,19 +30,19 @@ struct TestDevice {
   TestMemory& memory;
 };
 
-// Waits for a kernel that returned `code` when it was launched. Throws as throw_cuda_error() does if it could not be
-// launched or failed.
+// Waits for a kernel whose launch returned `code`. If the launch or the kernel failed, throws as throw_cuda_error()
+// does.
 void finish(const TestDevice& device, int32_t code);
 
-// An array in the device's memory between two borders. Borders and elements begin as bytes that are no number in any
-// type: what a kernel reads outside of the array, or before anyone wrote it, spoils its results.
+// An array in device memory between two guard areas. The array and the guard areas are first filled with bytes that are
+// NaN in every type, so results are NaN if a kernel reads outside the array or reads elements that were never written.
 class DeviceBytes {
  public:
   DeviceBytes(const TestDevice& device, size_t bytes);
   void* data() const { return start_ + kBorder; }
   size_t size() const { return size_; }
   void write(const void* from);
-  // Copies the array to the host. Throws Error(kDevice) if a kernel wrote into a border.
+  // Copies the array to the host. Throws Error(kDevice) if a kernel wrote into a guard area.
   std::vector<uint8_t> read() const;
 
  private:
@@ -52,7 +52,7 @@ class DeviceBytes {
   uint8_t* start_;
 };
 
-// An array of plain structs or numbers of C++.
+// An array of plain C++ structs or numbers in device memory.
 template <class T>
 class DeviceArray {
  public:
@@ -72,7 +72,7 @@ class DeviceArray {
   DeviceBytes bytes_;
 };
 
-// An array of numbers of a kernel's type.
+// An array of numbers of a CudaDtype in device memory.
 class DeviceValues {
  public:
   DeviceValues(const TestDevice& device, CudaDtype dtype, size_t count)

@@ -12,9 +12,9 @@ namespace {
 
 using decode::Purpose;
 
-constexpr size_t kRows = 4;  // of a pass
+constexpr size_t kRows = 4;  // rows per pass
 
-// The sums of a device are in fixed point and those of the host in fp64, which shows in the last bit of a probability.
+// The device sums in fixed point and the host in fp64, so the last bits of a probability differ.
 constexpr double kSumError = 1e-6;
 
 Values as_values(const std::vector<int32_t>& ids) { return {ids.begin(), ids.end()}; }
@@ -60,7 +60,7 @@ std::string test_sample(const TestDevice& device, const SamplingOptions& options
   std::string wrong = compare("tokens", as_values(likeliest.read()), tokens, 0);
   if (wrong.empty()) wrong = compare("likely tokens", as_values(counted.read()), choices, 0);
   if (!wrong.empty()) return wrong;
-  // The probability of one token among many is small, so they are compared times their number.
+  // Probabilities are compared after multiplication by the vocabulary size, because they can be very small.
   Values found = wide(values.read());
   for (double& x : found) x *= static_cast<double>(vocab);
   for (double& x : probabilities) x *= static_cast<double>(vocab);
@@ -130,7 +130,7 @@ std::string test_draft(const TestDevice& device, uint64_t number, size_t vocab) 
   return wrong;
 }
 
-// The outcome of a task as numbers.
+// Appends the outcome of a verification task as numbers.
 void append_outcome(Values& to, const kernels::VerifyOutcome& o) {
   to.insert(to.end(), {static_cast<double>(o.accepted), static_cast<double>(o.next), static_cast<double>(o.node),
                        static_cast<double>(o.failed)});
@@ -146,7 +146,7 @@ kernels::VerifyOutcome verified_on_host(VerifyRule rule, const decode::VerifyInp
   return out;
 }
 
-// Overlap and ratio of each node of a chain.
+// Appends the overlap and the ratio of each node of a chain.
 void append_scores(Values& to, const RandomDraft& draft) {
   for (size_t i = 0; i < draft.tokens.size(); ++i) {
     const auto token = static_cast<size_t>(draft.tokens[i]);
@@ -182,7 +182,7 @@ std::string test_verify(const TestDevice& device, VerifyRule rule, bool tree, si
                                     .num_nodes = static_cast<int32_t>(arrays.nodes.size()),
                                     .vocab = static_cast<int32_t>(vocab)};
   finish(device, device.library.verify(device.index, &pass));
-  p.read(), q.read(), left.read();  // throw if the kernel wrote outside
+  p.read(), q.read(), left.read();  // these throw if the kernel wrote outside the arrays
   Values found, found_scores;
   for (const kernels::VerifyOutcome& o : outcomes.read()) append_outcome(found, o);
   for (const kernels::VerifyScore& s : scores.read()) found_scores.insert(found_scores.end(), {s.overlap, s.ratio});

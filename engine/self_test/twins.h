@@ -1,6 +1,7 @@
-// The operations of the CUDA kernels (engine/kernels/cuda) written as plainly as possible, in double precision and with
-// rounding at the steps of the reference (engine/kernels/ops_ref.cpp). Kernels on a GPU and on fibers are compared with
-// these, and these with the reference. The twins of sampling and verification are the host's own (engine/decode).
+// Reference implementations ("twins") of the CUDA kernels (engine/kernels/cuda), written as plainly as possible, in
+// double precision, rounding at the same points as engine/kernels/ops_ref.cpp. Tests compare the kernels, on a GPU or
+// emulated on a CPU, with the twins, and the twins with ops_ref.cpp. Sampling and verification have no twins; they are
+// compared with the host's own code (engine/decode).
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,7 @@ inline double spacing(CudaDtype dtype, double x) {
   if (x != 0) std::frexp(x, &exponent);
   return std::ldexp(1.0, std::max(exponent, least) - digits);
 }
-// Returns the nearest number of this type, the even one of two.
+// Rounds x to the nearest number of this type, with ties to even.
 inline double rounded(CudaDtype dtype, double x) {
   const double step = spacing(dtype, x);
   return std::nearbyint(x / step) * step;
@@ -49,7 +50,7 @@ inline Values silu_mul(CudaDtype dtype, const Values& gate, const Values& up) {
   return out;
 }
 
-// table [·, n]
+// table [·, n]; the result is [ids, n]
 inline Values gather_rows(const Values& table, const std::vector<int32_t>& ids, size_t n) {
   Values out;
   for (const int32_t id : ids)
@@ -84,8 +85,8 @@ inline Values linear(CudaDtype dtype, const Values& x, const Values& weight, con
   return out;
 }
 
-// Returns heads [rows, heads, d] on their way to attention: normalised under `weight` [d] unless it is empty, and their
-// first `rotated` numbers rotated. cos, sin [rows, rotated / 2].
+// Normalises the heads x [rows, heads, d] with `weight` [d] (empty: no norm), and then rotates the first `rotated`
+// values of each head. cos, sin [rows, rotated / 2].
 inline Values prepare_heads(CudaDtype dtype, const Values& x, const Values& weight, double eps, const Values& cos,
                             const Values& sin, size_t d, size_t rotated) {
   Values out = weight.empty() ? x : rms_norm(dtype, x, weight, eps);
@@ -98,7 +99,7 @@ inline Values prepare_heads(CudaDtype dtype, const Values& x, const Values& weig
   return out;
 }
 
-// Returns the attention of one query [d] over the keys and values that it sees, [seen, d] each. soft_cap 0: none.
+// Returns the attention of one query [d] over the keys and values that it sees, [seen, d] each. soft_cap 0: no cap.
 inline Values attention(const Values& q, const Values& keys, const Values& values, double scale, double soft_cap) {
   const size_t d = q.size(), seen = keys.size() / d;
   Values scores(seen), out(d, 0.0);

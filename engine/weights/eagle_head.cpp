@@ -25,7 +25,7 @@ struct EagleParameter {
   std::vector<int64_t> shape;
 };
 
-// Lists the parameters in the order of a pass. `layer` is the prefix of the layer's names.
+// Lists the parameters in the order in which a pass reads them. `layer` is the prefix of the layer's tensor names.
 std::vector<EagleParameter> list_eagle_parameters(EagleWeights& w, const EagleConfig& config,
                                                   const std::string& layer) {
   const DecoderConfig& c = config.layer;
@@ -69,7 +69,8 @@ std::vector<T> read_values(const SafetensorsDirectory& files, const std::string&
   return values;
 }
 
-// Returns the ids that d2t and t2d name: id i + d2t[i] for row i of lm_head, and every id v with t2d[v].
+// Reads the draft vocabulary from the tensors d2t and t2d. Row i of lm_head scores the token id i + d2t[i]. t2d[v] is
+// true exactly for these ids v.
 std::vector<int32_t> read_draft_vocab(const SafetensorsDirectory& files, const EagleConfig& config) {
   const int64_t kept = config.draft_vocab_size, vocab = config.layer.vocab_size;
   std::vector<int32_t> ids;
@@ -97,8 +98,9 @@ std::vector<int32_t> read_draft_vocab(const SafetensorsDirectory& files, const E
   return ids;
 }
 
-// Returns the head's embedding. A copy of the target's is dropped; another one of the target's width is refused,
-// because SGLang replaces it by the target's.
+// Returns the head's embedding. If the files store a copy of the target's embedding, returns the target's tensor
+// instead. Throws if they store a different embedding with the target's width, because SGLang replaces it by the
+// target's.
 at::Tensor read_embedding(const SafetensorsDirectory& files, const EagleConfig& config, const Decoder& target,
                           at::ScalarType dtype) {
   const int64_t h = config.layer.hidden_size, vocab = config.layer.vocab_size;

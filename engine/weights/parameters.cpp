@@ -1,4 +1,4 @@
-// Lists a decoder's parameters, their shapes, and the names under which checkpoints store them.
+// Lists a decoder's parameters with their shapes and their names in checkpoints.
 #include "engine/config/families.h"
 #include "engine/weights/weights.h"
 
@@ -15,14 +15,15 @@ class ParameterList {
     const int64_t rows = shape[0];
     all.push_back({name + ".weight", &tensor, std::move(shape), name + ".weight", 0, rows, in_products, split});
   }
-  // `bias` is null where the layer has none. It is divided like the matrix's rows.
+  // Adds a matrix and its bias; `bias` is null if the layer has none. The bias is divided among ranks like the matrix's
+  // rows.
   void linear(const std::string& name, at::Tensor& weight, at::Tensor* bias, int64_t out, int64_t in, Split split) {
     add(name, weight, {out, in}, true, split);
     const bool by_columns = split == Split::kQueryHeadColumns || split == Split::kInnerColumns;
     if (bias)
       all.push_back({name + ".bias", bias, {out}, name + ".bias", 0, out, false, by_columns ? Split::kNone : split});
   }
-  // Marks the matrices from index `first` on as parts of one stored tensor, in this order.
+  // Marks the matrices from index `first` on as consecutive parts of one stored tensor.
   void join(size_t first, const std::string& name) {
     int64_t rows = 0;
     for (size_t i = first; i < all.size(); ++i) {
@@ -34,7 +35,7 @@ class ParameterList {
   }
 };
 
-// One layer, whose parameters' names begin with `name`.
+// Adds the parameters of one layer, whose names begin with `name`.
 struct Layer {
   std::string name;  // such as "model.layers.0."
   const DecoderConfig& config;
@@ -113,7 +114,7 @@ std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderCon
     if (flags.input_norm) list.add(name + "input_layernorm", w.input_norm, {e});
     add_attention(list, layer);
     // In Llama, post_attention_layernorm is the norm before the feed-forward part; in Gemma and OLMo, it is the norm of
-    // the attention's result.
+    // the attention's output.
     if (flags.attention_out_norm) list.add(name + "post_attention_layernorm", w.attention_out_norm, {e});
     if (flags.mlp_norm)
       list.add(name + (flags.attention_out_norm ? "pre_feedforward_layernorm" : "post_attention_layernorm"), w.mlp_norm,

@@ -9,7 +9,7 @@ namespace specdec::model {
 
 namespace {
 
-// Matrices that are multiplied by the same x, and the order of their inputs.
+// Matrices that are multiplied by the same x, and the order in which they need the columns of x.
 struct SameInputs {
   std::vector<at::Tensor*> matrices;
   at::Tensor* order;
@@ -39,7 +39,7 @@ at::Tensor keep_quantised(DecoderWeights& weights, const at::Tensor* parameter,
       if (first) *inputs.order = packed->order;
       return same_order(*inputs.order, packed->order) ? packed->matrix : at::Tensor();
     }
-  return packed->order.defined() ? at::Tensor() : packed->matrix;  // one of experts, whose orders nobody keeps
+  return packed->order.defined() ? at::Tensor() : packed->matrix;  // for experts, no order of inputs can be stored
 }
 
 void finish_quantised(Decoder& decoder, at::Device device) {

@@ -55,7 +55,7 @@ class Parts {
   std::set<std::string>& unread_;
 };
 
-// Runs f(begin, end) over [0, rows) on several threads.
+// Runs f(begin, end) in parallel over ranges of [0, rows).
 template <class F>
 void over_outputs(int64_t rows, int64_t columns, const F& f) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + rows * columns / 65536);
@@ -98,14 +98,14 @@ QuantisedMatrix read_fp8(const Parts& parts, const Quantisation& quantisation, a
   return out;
 }
 
-// The integers of a GPTQ or AWQ matrix and their scales.
+// The packed codes and zero points of a GPTQ or AWQ matrix, and their scales.
 struct Integers {
   at::Tensor weights, zeros, scales;  // qweight, qzeros int32; scales fp32 [groups, N]
-  std::vector<int32_t> group;         // group of each input
+  std::vector<int32_t> group;         // the group of each input
 };
 
-// Returns how many inputs share a scale, of which the last group may have fewer. The rows of scales decide, and what
-// config.json says must agree with them.
+// Returns the number of inputs that share a scale; the last group may have fewer. The number of rows of scales must
+// agree with the group_size of config.json, unless Quantisation::group_size_binds is false.
 int64_t group_size_of(const Parts& parts, const Quantisation& quantisation, int64_t inputs, int64_t groups) {
   const int64_t size = quantisation.group_size != 0 ? quantisation.group_size : inputs,
                 expected = (inputs + size - 1) / size;
@@ -117,7 +117,8 @@ int64_t group_size_of(const Parts& parts, const Quantisation& quantisation, int6
                                      ": correct group_size");
 }
 
-// Returns the group of each input, of which `size` share a scale where the checkpoint does not list them.
+// Returns the group of each input: as listed in g_idx if the checkpoint has it, else `size` consecutive inputs per
+// group.
 std::vector<int32_t> groups_of(const Parts& parts, int64_t inputs, int64_t groups, int64_t size) {
   std::vector<int32_t> out(static_cast<size_t>(inputs));
   if (parts.has("g_idx")) {
@@ -134,8 +135,8 @@ std::vector<int32_t> groups_of(const Parts& parts, int64_t inputs, int64_t group
   return out;
 }
 
-// Reads the integers, zero points, scales and groups of a matrix. `shape` is [outputs, inputs], `packed` is the shape
-// of qweight, and an int32 holds `per_number` integers.
+// Reads codes, zero points, scales and groups of a matrix. `shape` is [outputs, inputs], `packed` is the shape of
+// qweight, and each int32 holds `per_number` codes.
 Integers read_integers(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape,
                        at::IntArrayRef packed, int64_t per_number) {
   const int64_t outputs = shape[0], inputs = shape[1];
@@ -156,8 +157,8 @@ void require_multiple(const Parts& parts, int64_t n, int64_t unit, const char* w
                                        " cannot be packed by " + std::to_string(unit));
 }
 
-// Returns the integers of `bits` bits that each int32 of `packed` holds at these shifts, uint8 [rows, columns ·
-// shifts].
+// Unpacks codes of `bits` bits. Each int32 of `packed` holds one code at each of the bit positions `shifts`. Returns
+// uint8 [rows, columns · number of shifts].
 at::Tensor unpacked(const at::Tensor& packed, at::IntArrayRef shifts, int64_t bits) {
   const int64_t rows = packed.size(0), columns = packed.size(1), mask = (int64_t{1} << bits) - 1;
   const auto per_number = static_cast<int64_t>(shifts.size());
@@ -187,7 +188,7 @@ QuantisedMatrix read_gptq(const Parts& parts, const Quantisation& quantisation, 
 }
 
 QuantisedMatrix read_awq(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
-  constexpr std::array<int64_t, 8> kShifts = {0, 16, 4, 20, 8, 24, 12, 28};  // of output n % 8
+  constexpr std::array<int64_t, 8> kShifts = {0, 16, 4, 20, 8, 24, 12, 28};  // shift of output n is kShifts[n % 8]
   constexpr auto kPerNumber = static_cast<int64_t>(kShifts.size());
   const int64_t outputs = shape[0], inputs = shape[1], width = outputs / kPerNumber;
   require_multiple(parts, outputs, kPerNumber, "outputs");

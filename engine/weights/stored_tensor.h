@@ -1,4 +1,4 @@
-// Makes and writes single tensors of checkpoints; tensor_reader.h reads them.
+// Creates single tensors and describes them for writing; tensor_reader.h reads them.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -24,8 +24,8 @@ bool all_finite(const at::Tensor& tensor) {  // NaN and infinity have all expone
   return no_exponent_full<uint16_t>(tensor, tensor.scalar_type() == at::kHalf ? 0x7c00 : 0x7f80);
 }
 
-// Throws unless all values are finite. A value that was not finite before the conversion is not finite after it, so
-// what was converted is only looked at to tell why.
+// Throws unless all converted values are finite. Conversion never makes a non-finite value finite. So the values before
+// conversion are checked only to choose the message: not finite, or out of range.
 void require_finite(const at::Tensor& converted, const at::Tensor& before, const std::string& what) {
   if (all_finite(converted)) return;
   if (!all_finite(before.contiguous())) throw Error(ErrorKind::kModel, what + " holds NaN or infinite values");
@@ -33,7 +33,7 @@ void require_finite(const at::Tensor& converted, const at::Tensor& before, const
               what + " does not fit " + dtype_name(converted.scalar_type()) + ": use a wider --dtype");
 }
 
-// Returns room for a tensor in `bytes`, which is made larger where that is needed.
+// Returns a tensor in the buffer `bytes`, which is enlarged if necessary.
 at::Tensor room_in(at::Tensor& bytes, at::IntArrayRef shape, at::ScalarType dtype, bool pinned) {
   const int64_t needed = c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(dtype));
   if (!bytes.defined() || bytes.numel() < needed)
@@ -41,7 +41,7 @@ at::Tensor room_in(at::Tensor& bytes, at::IntArrayRef shape, at::ScalarType dtyp
   return bytes.narrow(0, 0, needed).view(dtype).view(shape);
 }
 
-// A stored tensor that was looked up and has the expected shape.
+// A stored tensor that was found and has the expected shape.
 struct Found {
   const TensorEntry& entry;
   const InputFile& file;
@@ -110,7 +110,7 @@ at::Tensor TensorReader::read(const std::string& name, at::IntArrayRef shape, at
   return out;
 }
 
-// Returns a buffer whose last piece has arrived.
+// Returns the next staging buffer. Waits first until the device has finished the last copy from this buffer.
 at::Tensor TensorReader::stage(at::IntArrayRef shape, at::ScalarType dtype) {
   current_ = (current_ + 1) % stages_.size();
   Stage& next = stages_[current_];

@@ -1,6 +1,6 @@
-// Reads tensors of checkpoints into the memory of a device, piece by piece. A piece is checked and converted while it
-// is in the CPU's caches, so every number comes from memory once. On the way to a GPU the pieces lie in two pinned
-// buffers in turn: while one is copied, the next piece is read into the other.
+// Reads tensors of checkpoints into the memory of a device, piece by piece. Each piece is checked and converted while
+// it is in the CPU's caches, so every number is read from memory once. Copies to a GPU go through two pinned buffers:
+// while the device copies from one buffer, the next piece is read into the other.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,7 +19,7 @@ namespace specdec::model {
 // finite or does not fit.
 at::Tensor converted(const at::Tensor& tensor, at::ScalarType dtype, const std::string& what);
 
-// Rows [row, row + rows) of a stored tensor [R, …], and of each of these rows the values [column, column + columns).
+// A part of a stored tensor [R, …]: rows [row, row + rows), and of each row the values [column, column + columns).
 struct StoredPart {
   int64_t row = 0, rows = 0, column = 0, columns = 0;
 };
@@ -28,7 +28,7 @@ class TensorReader {
  public:
   struct Options {
     int64_t piece_bytes = int64_t{4} << 20;
-    // Whether pieces go through buffers, as they do to a GPU, even where they could be read into place.
+    // Whether pieces go through buffers, as for a GPU, even if they could be read directly into the output (for tests).
     bool staged = false;
   };
   // `files` must outlive the reader.
@@ -36,11 +36,12 @@ class TensorReader {
   TensorReader(const SafetensorsDirectory& files, at::Device device, const Options& options);
 
   // Reads a part of a tensor that is stored as F32, BF16 or F16 with this shape, and converts it to the dtype of `out`,
-  // [rows, columns] in any shape, contiguous, on the device. Only the part is read, and of its rows all columns. Throws
-  // Error(kModel) if the tensor is missing, has another shape or dtype, or if a value of the part is not finite or does
-  // not fit the dtype. On a GPU the last copies may go on after the return, on the current stream.
+  // a contiguous tensor on the device with part.rows · part.columns values. From the file, reads only the rows of the
+  // part, but with all their columns. Throws Error(kModel) if the tensor is missing or has another shape or dtype, or
+  // if a value of the part is not finite or does not fit the dtype. On a GPU the last copies may still run on the
+  // current stream when read() returns.
   void read(const std::string& name, at::IntArrayRef shape, const StoredPart& part, const at::Tensor& out);
-  // The same with the whole tensor.
+  // Reads a whole tensor that is stored as F32, BF16 or F16, and returns it in `dtype` on the device.
   at::Tensor read(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype);
 
   int64_t bytes_read() const { return bytes_read_; }
@@ -58,7 +59,7 @@ class TensorReader {
   Options options_;
   std::array<Stage, 2> stages_;
   size_t current_ = 0;
-  at::Tensor unconverted_;  // room for a piece as it is stored
+  at::Tensor unconverted_;  // buffer for a piece in its stored dtype
   int64_t bytes_read_ = 0;
 };
 

@@ -24,14 +24,14 @@ namespace specdec::model {
 
 namespace {
 
-// Returns whether a tensor is known but not needed: a rotary buffer of old exports, or the copy of a tied output
-// matrix.
+// Returns whether a tensor may be in the files but is not read: a rotary buffer of old exports, or the copy of a tied
+// lm_head.
 bool ignored(const std::string& name, const DecoderConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") || (config.tie_embeddings && name == "lm_head.weight");
 }
 
-// Throws Error(kModel) if the files hold an output matrix of their own although config.json ties it to the embedding.
-// Some engines use the stored one, others the embedding, so they would run two models.
+// Throws Error(kModel) if the files store an lm_head that differs from the embedding although config.json ties the two.
+// Some engines would use the stored lm_head, others the embedding, so they would run different models.
 void require_tied_head(const SafetensorsDirectory& files, const DecoderConfig& config) {
   const std::string head = "lm_head.weight", embedding = "model.embed_tokens.weight";
   if (!config.tie_embeddings || !files.contains(head) || !files.contains(embedding) || files.equal(head, embedding))
@@ -41,7 +41,7 @@ void require_tied_head(const SafetensorsDirectory& files, const DecoderConfig& c
                                      head + " is the model's, else remove the tensor");
 }
 
-// Returns the slice of a whole parameter that this rank keeps; all of it without ranks.
+// Returns the slice of a parameter that this rank keeps; without ranks, the whole parameter.
 Slice own_slice(const Parameter& p, const DecoderConfig& config, const ShardGroup* group) {
   return slice_of(group ? p.split : Split::kNone, p.shape, config, group ? group->rank() : 0,
                   group ? group->count() : 1);
@@ -51,7 +51,7 @@ at::Tensor narrowed(const at::Tensor& whole, const Slice& slice) {
   return whole.narrow(slice.dim, slice.share.begin, slice.share.length);
 }
 
-// Has the values of a decoder's parameters, which are asked for in the order of list_parameters().
+// Provides the values of a decoder's parameters, which are requested in the order of list_parameters().
 class ParameterSource {
  public:
   virtual ~ParameterSource() = default;
@@ -59,15 +59,15 @@ class ParameterSource {
   virtual at::Tensor kept_quantised(const Parameter&) { return {}; }
   // Returns a whole parameter on the CPU.
   virtual at::Tensor whole(const Parameter& p) = 0;
-  // Writes a slice of a parameter to `out`, which has the slice's shape, in the dtype and on the device of `out`.
+  // Writes a slice of a parameter to `out`, which has the slice's shape, converted to the dtype and device of `out`.
   virtual void put(const Parameter& p, const Slice& slice, const at::Tensor& out) {
     out.copy_(narrowed(whole(p), slice));
   }
 };
 
-// Sets every parameter, or this rank's slice of it, from `source`, in its dtype and on the device; what stays
-// quantised stays as it is. decoder.config is that of the whole decoder. On the CPU all other parameters share one
-// block of memory, in the order in which a pass reads them.
+// Sets every parameter, or this rank's slice of it, from `source`, in its dtype and on the device; matrices that stay
+// quantised are not converted. decoder.config must be that of the whole decoder. On the CPU all other parameters share
+// one block of memory, in the order in which a pass reads them.
 void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, ParameterSource& source) {
   const bool int8 = dtype == at::kChar, own_head = int8 && decoder.config.tie_embeddings;
   const at::ScalarType side = side_dtype(dtype, decoder.config);
@@ -118,10 +118,10 @@ void DecoderWeights::visit(const DecoderConfig& config,
 
 namespace {
 
-// The parameters in the files of a model.
+// Provides the parameters from the files of a model.
 class StoredParameters final : public ParameterSource {
  public:
-  // Tensors that are quantised in the files are converted to `read_as`, unless they stay quantised in `keep`.
+  // Tensors that are quantised in the files are converted to `read_as`, except those that stay quantised in `keep`.
   StoredParameters(const SafetensorsDirectory& files, const DecoderConfig& config, at::Device device,
                    at::ScalarType read_as, DecoderWeights* keep)
       : files_(files),
@@ -160,7 +160,7 @@ class StoredParameters final : public ParameterSource {
       read(reader_, p, slice, out);
   }
 
-  // Throws Error(kModel) if the files have tensors that nobody asked for.
+  // Throws Error(kModel) if the files have tensors that no parameter needs.
   void check_all_read() {
     drop_unneeded(files_, config_.quantisation, unread_);
     if (!unread_.empty())
@@ -168,8 +168,8 @@ class StoredParameters final : public ParameterSource {
                                          config_.model_type + " model as config.json describes it, the first is " +
                                          *unread_.begin());
   }
-  bool narrowed_some() const { return narrowed_; }  // of fp32 to another dtype
-  int64_t widened() const { return widened_; }      // quantised matrices that could not stay so
+  bool narrowed_some() const { return narrowed_; }  // whether fp32 was converted to a narrower dtype
+  int64_t widened() const { return widened_; }      // number of quantised matrices that had to be dequantised
 
  private:
   static std::vector<int64_t> stored_shape(const Parameter& p) {
@@ -177,7 +177,7 @@ class StoredParameters final : public ParameterSource {
     shape[0] = p.stored_rows;
     return shape;
   }
-  // Returns whether the tensor of which p is a part is quantised; then it is in quantised_.
+  // Returns whether the stored tensor that contains p is quantised. If so, sets quantised_ to that tensor.
   bool is_quantised(const Parameter& p) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while reading weights");
     if (p.stored != quantised_name_) {
@@ -214,7 +214,7 @@ class StoredParameters final : public ParameterSource {
   DecoderWeights* keep_;
   TensorReader reader_, host_reader_;
   std::set<std::string> unread_;
-  std::string quantised_name_;  // of the tensor that was looked at last
+  std::string quantised_name_;  // name of the tensor that is_quantised() read last
   std::optional<kernels::QuantisedMatrix> quantised_;
   bool narrowed_ = false;
   int64_t widened_ = 0;
@@ -292,11 +292,8 @@ Decoder load_shard(const std::filesystem::path& directory, at::Device device, at
 }
 
 Decoder shard_of(const Decoder& whole, std::shared_ptr<const ShardGroup> group) {
-  Decoder own{shard_config(whole.config, group->rank(), group->count()),
-              {},
-              group,
-              key_copies(whole.config, group->count()),
-              whole.library};
+  const int64_t copies = key_copies(whole.config, group->count());
+  Decoder own{shard_config(whole.config, group->rank(), group->count()), {}, group, copies, whole.exact, whole.library};
   DecoderWeights from = whole.weights;
   const std::vector<Parameter> theirs = list_parameters(from, whole.config),
                                ours = list_parameters(own.weights, whole.config);
@@ -332,7 +329,7 @@ void reduce_head(Decoder& decoder) {
   const int64_t k = decoder.config.hidden_size;
   switch (head.scalar_type()) {
     case at::kChar:
-      // Quantising dequantised rows gives the same bits. On the host, since all rows in fp32 may be too much for a GPU.
+      // Quantising dequantised rows restores the same bits. Done on the CPU: all rows in fp32 may not fit on a GPU.
       head = kernels::quantise_int8(kernels::dequantise_int8(head.cpu(), k).index_select(0, index.cpu()))
                  .to(head.device());
       break;
@@ -360,7 +357,7 @@ void join_projections(Decoder& decoder) {
     for (const at::Tensor* other : {&k, &v})
       if (other->scalar_type() != q.scalar_type() || other->sizes().slice(1) != q.sizes().slice(1)) return;
     if (kept && (q.size(0) % kernels::cpu::kPackOutputs != 0 || k.size(0) % kernels::cpu::kPackOutputs != 0)) return;
-    // Codes are joined as bytes: ATen need not know how to join numbers of their dtype.
+    // Codes are concatenated as bytes, because ATen may not support concatenation of their dtype.
     const auto bytes = [kept](const at::Tensor& t) { return kept ? t.view(at::kByte) : t; };
     const at::Tensor joined = at::cat({bytes(q), bytes(k), bytes(v)}),
                      all = kept ? joined.view(q.scalar_type()) : joined;
@@ -375,10 +372,11 @@ void join_projections(Decoder& decoder) {
 
 namespace {
 
-std::shared_ptr<const Decoder> prepared(Decoder decoder, Role role) {
+std::shared_ptr<const Decoder> prepared(Decoder decoder, Role role, bool exact) {
+  decoder.exact = exact;
   if (role == Role::kTarget) decoder.config.draft_vocab.clear();
   reduce_head(decoder);
-  if (!decoder.group) pack_matrices(decoder);  // the pass of a share reads plain matrices
+  if (!decoder.group) pack_matrices(decoder);  // passes of a shard read unpacked matrices
   if (decoder.weights.embed.is_cuda()) join_projections(decoder);
   return std::make_shared<const Decoder>(std::move(decoder));
 }
@@ -386,13 +384,14 @@ std::shared_ptr<const Decoder> prepared(Decoder decoder, Role role) {
 }  // namespace
 
 std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device,
-                                                 at::ScalarType dtype, Role role) {
-  return prepared(load_decoder(directory, device, dtype), role);
+                                                 at::ScalarType dtype, Role role, bool exact) {
+  return prepared(load_decoder(directory, device, dtype), role, exact);
 }
 
 std::shared_ptr<const Decoder> load_shard_for_decoding(const std::filesystem::path& directory, at::Device device,
-                                                       at::ScalarType dtype, std::shared_ptr<const ShardGroup> group) {
-  return prepared(load_shard(directory, device, dtype, std::move(group)), Role::kTarget);
+                                                       at::ScalarType dtype, std::shared_ptr<const ShardGroup> group,
+                                                       bool exact) {
+  return prepared(load_shard(directory, device, dtype, std::move(group)), Role::kTarget, exact);
 }
 
 constexpr std::pair<const char*, at::ScalarType> kDtypeFlags[] = {

@@ -1,4 +1,4 @@
-// Holds decoder weights as plain structs, and loads and saves them. list_parameters() drives loading and saving.
+// Holds decoder weights as plain structs, and loads and saves them. Loading and saving go through list_parameters().
 // visit() gives callers every parameter, for example for optimisers and training checkpoints.
 #pragma once
 
@@ -24,7 +24,7 @@ struct ExpertWeights {
   at::Tensor down;      // [E, X]
 };
 
-// Tensors that the layer's config does not have are undefined. Phi-3 checkpoints store q, k, v as one tensor, and gate,
+// Tensors that the layer's config does not need are undefined. Phi-3 checkpoints store q, k, v as one tensor, and gate,
 // up as another; these are split when read and joined when written.
 struct LayerWeights {
   at::Tensor input_norm;  // [E]
@@ -38,8 +38,9 @@ struct LayerWeights {
   at::Tensor gate_bias, up_bias, down_bias;
   at::Tensor router;  // [experts, E]
   std::vector<ExpertWeights> experts;
-  // For matrices that stay quantised: the input in x of each input of q, k and v, of o, of gate and up, and of down.
-  // Undefined if the inputs are in their order (kernels::PackedCodes).
+  // For matrices that stay quantised: the order of their inputs, as the index in x of each input
+  // (kernels::PackedCodes). attention_order is for q, k and v, mlp_order for gate and up. Undefined if the inputs keep
+  // their order.
   at::Tensor attention_order, o_order, mlp_order, down_order;
 };
 
@@ -47,21 +48,21 @@ struct DecoderWeights {
   at::Tensor embed;  // [V, E]
   std::vector<LayerWeights> layers;
   at::Tensor norm;  // [E]
-  // [V, E]. If tied, it is the same tensor as embed, except in int8 decoders. After reduce_head() it has only the rows
-  // of config.draft_vocab.
+  // [V, E]. If config.tie_embeddings is set, lm_head is the same tensor as embed, except in int8 decoders. After
+  // reduce_head() it has only the rows of config.draft_vocab.
   at::Tensor lm_head;
-  // The ids of config.draft_vocab on the weights' device (draft_vocab_index()), from reduce_head() on; else undefined.
+  // The ids of config.draft_vocab on the weights' device (draft_vocab_index()); undefined before reduce_head().
   at::Tensor draft_ids = {};
 
-  // Calls f(name, tensor&) once for each parameter, in the order of a pass, with its Hugging Face name (parts of a
-  // joined tensor have Llama's names). A tied lm_head is skipped.
+  // Calls f(name, tensor&) once for each parameter, in the order in which a pass reads them, with its Hugging Face name
+  // (parts of a joined tensor have Llama's names). A tied lm_head is skipped.
   void visit(const DecoderConfig& config, const std::function<void(const std::string& name, at::Tensor&)>& f);
 };
 
-// Where a parameter lies in checkpoints that keep a layer's experts in joined tensors, as transformers 5 has them in
-// memory: in the tensor `stored` of this shape, rows [row, row + rows), and of these the values from `column` on.
+// The place of a parameter in checkpoints that join the experts' tensors of a layer, as transformers 5 does in memory:
+// rows [row, row + rows) of the tensor `stored` of this shape, and of each row the values from `column` on.
 struct JoinedPlace {
-  std::string stored;  // "" = nowhere
+  std::string stored;  // "": the parameter is in no joined tensor
   std::vector<int64_t> shape;
   int64_t row = 0, rows = 0, column = 0;
 };
@@ -74,81 +75,89 @@ struct Parameter {
   std::vector<int64_t> shape;
   std::string stored;
   int64_t row = 0, stored_rows = 0;
-  bool in_products = false;  // a matrix that --dtype int8 quantises: neither the embedding nor a router
+  bool in_products = false;  // true: --dtype int8 quantises it (not embedding, not routers)
   Split split = Split::kNone;
   JoinedPlace joined = {};
 };
-// Returns whether kAsStored leaves a parameter as it is if the checkpoint has it quantised. A head is dequantised.
+// Returns whether a parameter stays quantised under kAsStored if the checkpoint has it quantised. lm_head is always
+// dequantised.
 inline bool stays_quantised(const Parameter& p) { return p.in_products && p.name != "lm_head.weight"; }
 // Lists parameters in the order of visit(); parts of one stored tensor are adjacent, from its first row to its last.
 std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderConfig& config);
 
 struct Decoder {
-  DecoderConfig config;  // of a rank's share: shard_config()
+  DecoderConfig config;  // with ranks, the config of the rank's share: shard_config()
   DecoderWeights weights;
-  // The ranks that hold the decoder together with this one; null: it is whole.
+  // The ranks that hold the decoder together with this one; null: this process holds the whole decoder.
   std::shared_ptr<const ShardGroup> group = nullptr;
-  int64_t key_copies = 1;  // the number of ranks that keep the same head of keys: key_copies()
-  // The kernels that run passes of weights on a CPU as a GPU's would, for tests; null: the device's own.
+  int64_t key_copies = 1;  // the number of ranks that keep the same kv head: key_copies()
+  // true: on a GPU, the bits of a token's logits do not depend on the number of tokens in a decoding pass. false: they
+  // may, in passes of more than kernels::kMostNarrowRows tokens, which are then faster.
+  bool exact = false;
+  // For tests: kernels with which a pass on the CPU follows the code path of a GPU. Null: the kernels of the weights'
+  // device.
   const kernels::CudaLibrary* library = nullptr;
 };
 
-// A dtype for loading: matrices of layers that a checkpoint stores quantised stay so (kernels/quantised_matrix.h) where
-// the layout of the kernels allows it. All else has the checkpoint's dtype, of 16 bits.
+// A special dtype for loading: layer matrices that the checkpoint stores quantised stay quantised
+// (kernels/quantised_matrix.h) if the kernels' layout can represent them. Everything else has the checkpoint's 16-bit
+// dtype.
 inline constexpr at::ScalarType kAsStored = at::kByte;
 
-// Reads config.json and *.safetensors; quantised matrices are dequantised (quantised_reader.h), except with kAsStored.
-// A decoder with quantised matrices can be neither trained nor saved, and keeps its config's quantisation. Throws
-// Error(kModel) for missing, unknown or wrongly shaped tensors (rotary inv_freq buffers and a tied lm_head.weight are
-// known and ignored). Weights are converted to `dtype` (resolve_dtype()). kChar quantises the matrices of products to
-// int8 (kernels::quantise_int8), including lm_head even if it is tied; everything else and the caches have
-// side_dtype(). An int8 decoder can be neither trained nor saved.
+// Reads config.json and *.safetensors. Weights are converted to `dtype` (resolve_dtype()). Quantised matrices are
+// dequantised (quantised_reader.h), except with kAsStored; a decoder with quantised matrices keeps config.quantisation
+// and can be neither trained nor saved. With kChar, the matrices of products are quantised to int8
+// (kernels::quantise_int8), including lm_head even if it is tied; everything else and the caches have side_dtype(). An
+// int8 decoder can be neither trained nor saved. Throws Error(kModel) for missing, unknown or wrongly shaped tensors
+// (rotary inv_freq buffers and a tied lm_head.weight are ignored).
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
-// Reads this rank's share of a decoder, as load_decoder() reads a whole one, but never with kAsStored. Of a matrix that
-// is divided by rows it reads its own rows alone; quantised ones it reads as a whole, one at a time. Throws what
+// Reads this rank's share of a decoder, as load_decoder() reads a whole one, but does not support kAsStored. If a
+// matrix is divided by rows, reads only this rank's rows. Quantised matrices are read whole, one at a time. Throws what
 // load_decoder() and shard_config() throw.
 Decoder load_shard(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
                    std::shared_ptr<const ShardGroup> group);
 // Returns a rank's share of a whole decoder whose matrices are neither packed nor quantised.
 Decoder shard_of(const Decoder& whole, std::shared_ptr<const ShardGroup> group);
-// Reads only the embedding: a decoder for load_eagle_head().
+// Reads only the embedding of a decoder, which is enough to be the target of load_eagle_head().
 Decoder load_embedding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
-// Reads all but the layers: embedding, final norm and head, as load_head() does.
+// Reads the embedding, the final norm and lm_head, but no layers. Errors are those of load_head().
 Decoder load_without_layers(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
-// Reads only the final norm and the head (or the embedding, if it is the head): a decoder without layers, which turns
+// Reads only the final norm and lm_head (the embedding, if tied). The result is a decoder without layers that turns
 // hidden states into logits (head_logits()). config.num_layers stays the checkpoint's. Throws what load_decoder()
-// throws, except for unknown tensors.
+// throws, but ignores unknown tensors.
 Decoder load_head(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
-// If config.draft_vocab is not empty, keeps only the rows of the head that it lists. Such a decoder can be neither
+// If config.draft_vocab is not empty, keeps only the rows of lm_head for these ids. Such a decoder can be neither
 // trained nor saved.
 void reduce_head(Decoder& decoder);
 // Packs the fp32 or bf16 matrices of products in place into the layout that a CPU reads fastest (kernels::pack). Skips
-// matrices with an odd number of inputs, and a tied head, whose rows are also the embeddings. Does nothing for other
-// dtypes and devices. A packed decoder can be neither trained nor saved.
+// matrices with an odd number of inputs, and a tied lm_head, because its rows are also the embeddings. Does nothing for
+// other dtypes and devices. A packed decoder can be neither trained nor saved.
 void pack_matrices(Decoder& decoder);
-// Puts the matrices of queries, keys and values of each layer, and their biases, one after the other into one block of
-// memory, so that a kernel reads them as one matrix. Leaves quantised matrices as they are if they are quantised in
-// different ways, or if a block of their layout would have outputs of two of them.
+// Joins the matrices of queries, keys and values of each layer, and their biases, in one block of memory, so that a
+// kernel reads them as one matrix. Skips quantised matrices whose quantisation differs or that do not end at a block
+// border of their layout.
 void join_projections(Decoder& decoder);
-// load_for_decoding() loads a decoder and packs or joins its matrices; a draft also gets a reduced head. A target
-// always keeps its whole head, even if its checkpoint lists a draft vocabulary.
+// load_for_decoding() loads a decoder and packs or joins its matrices. The lm_head of a draft is reduced to its draft
+// vocabulary (reduce_head()). A target keeps its whole lm_head, even if its checkpoint lists a draft vocabulary.
 enum class Role { kTarget, kDraft };
+// `exact` is Decoder::exact.
 std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device,
-                                                 at::ScalarType dtype, Role role);
-// The same for this rank's share of a target.
+                                                 at::ScalarType dtype, Role role, bool exact = false);
+// Loads this rank's share of a target for decoding, as load_for_decoding() loads a whole target.
 std::shared_ptr<const Decoder> load_shard_for_decoding(const std::filesystem::path& directory, at::Device device,
-                                                       at::ScalarType dtype, std::shared_ptr<const ShardGroup> group);
-// Returns the dtype that the decoder was loaded with: that of the matrices of products.
+                                                       at::ScalarType dtype, std::shared_ptr<const ShardGroup> group,
+                                                       bool exact = false);
+// Returns the dtype with which the decoder was loaded, which is that of the matrices of products.
 at::ScalarType dtype_of(const Decoder& decoder);
 // Parses "auto" (the checkpoint's dtype), "fp32", "bf16", "fp16" or "int8" (kChar). Throws Error(kUsage) otherwise.
 at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config);
-// Does the same for decoding, where "auto" keeps the matrices of a quantised checkpoint as they are (kAsStored) if one
-// process (`ranks` is 1) holds the whole decoder on a GPU.
+// Parses the dtype flag for decoding, as resolve_dtype() does, except that "auto" keeps the matrices of a quantised
+// checkpoint quantised (kAsStored) if a single process (`ranks` is 1) holds the decoder on a GPU.
 at::ScalarType resolve_decoding_dtype(const std::string& flag, const DecoderConfig& config, at::Device device,
                                       int ranks = 1);
 std::string dtype_flag(at::ScalarType dtype);  // inverse of resolve_dtype(); "stored" for kAsStored
-// Returns the dtype of embeddings, norms, biases and caches for a decoder of `dtype`. For int8 this is bf16 if the
-// checkpoint is bf16, else fp32; for kAsStored the checkpoint's; otherwise it is `dtype` itself.
+// Returns the dtype of embeddings, norms, biases and caches of a decoder loaded with `dtype`. For int8 it is bf16 if
+// the checkpoint is bf16, else fp32; for kAsStored it is the checkpoint's; otherwise it is `dtype` itself.
 at::ScalarType side_dtype(at::ScalarType dtype, const DecoderConfig& config);
 // Parses "auto" (CUDA if there is a device, else CPU), "cpu" or "cuda[:i]". Throws Error(kUsage) for other text,
 // Error(kDevice) if there is no such device.
@@ -158,8 +167,7 @@ at::Device resolve_device(const std::string& flag);
 // the same weights on every machine (Philox).
 Decoder random_decoder(const DecoderConfig& config, uint64_t seed, at::Device device, at::ScalarType dtype);
 
-// Writes config.json and model.safetensors into an existing directory (fsynced). Tokenizer files are left to the
-// caller.
+// Writes config.json and model.safetensors into an existing directory (fsynced). The caller writes the tokenizer files.
 void save_decoder(const Decoder& decoder, const std::filesystem::path& directory);
 
 }  // namespace specdec::model

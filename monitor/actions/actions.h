@@ -1,7 +1,8 @@
 // Actions are what the loop does outside the monitor: probes, redistillations, orders to the server, channel moves,
-// commands and HTTP posts. Each file of this folder handles one kind: it writes the action down and does it. An action
-// is written down before it begins, together with the transition that asks for it. Commands and URLs are not written
-// down, because they may hold secrets: a pending action uses the commands and URLs of the current check's options.
+// commands and HTTP posts. Each file of this folder records and runs one kind of action. An action is recorded in the
+// state file before it begins, in the same transaction as the state machine's transition that asks for it. Commands and
+// URLs are not recorded, because they may hold secrets: a pending action takes them from the options of the check that
+// runs it.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +20,16 @@
 
 namespace specdec::monitor {
 
-// ---- Writing actions down.
+// ---- Recording actions in the state file.
 
 class ActionWriter {
  public:
   // `transition` is the id of the transition that asks for the actions; 0 means that none was recorded.
   ActionWriter(Transaction& transaction, const LoopContext& context, int64_t transition);
 
-  // Adds an action that is still to be done. If an action with this key exists already, it stays as it is.
+  // Records a pending action. Does nothing if an action with this key exists already.
   void add(const std::string& kind, const std::string& key, Json payload);
-  // Returns a key for this act, which is unique as long as the transition asks for the act only once.
+  // Returns a key made of the transition and `act`. The key is unique if the transition asks for each act at most once.
   std::string key_of(Act act) const;
 
   Transaction& transaction() { return transaction_; }
@@ -49,15 +50,15 @@ void write_down(const Promote& promote, ActionWriter& writer);
 void write_down(const RollBack& roll_back, ActionWriter& writer);
 void write_down(const Disable& disable, ActionWriter& writer);
 void write_down(const Enable& enable, ActionWriter& writer);
-// This action does nothing outside the monitor: the detectors are restarted within the transaction.
+// Restarting the detectors changes only the state file, so it is done at once, within the transaction.
 void write_down(const RestartDetectors& restart, ActionWriter& writer);
 void write_down_all(const std::vector<Action>& actions, ActionWriter& writer);
 
-// Restarts the detectors, the charts and the verdict; positions in record files stay. Adds a row to the history with
-// `why` as its verdict.
+// Resets the detectors, the charts and the verdict, but not the positions in record files. Adds a row with the verdict
+// `why` to the history.
 void restart_detectors(State& state, const std::string& package, const std::string& why, int64_t now);
 
-// ---- Doing actions.
+// ---- Running actions.
 
 struct ActionContext {
   LoopContext loop;
@@ -69,15 +70,15 @@ struct ActionOutcome {
   bool ended = true;                          // false: the next check tries the action again
   int code = 0;                               // exit code or HTTP status
   std::string text = {};                      // one line about the attempt
-  std::optional<Occurrence> occurrence = {};  // the event that follows, if any
-  std::string waiting = {};                   // why nothing follows, "" = there is nothing to say
+  std::optional<Occurrence> occurrence = {};  // event for the state machine; empty = the action caused none
+  std::string waiting = {};                   // the reason if `occurrence` is empty; "" = nothing to report
   bool moved_channel = false;                 // the package's channel now names another package
-  bool is_impossible = false;                 // a channel cannot be moved because a package is damaged or missing
+  bool is_impossible = false;                 // the channel's move failed because a package is damaged or missing
   std::string rejected = {};                  // digest of a package that must never be tried again, "" = none
 };
 
-// Makes one attempt at an action that was written down. Throws Error(kNetwork) if a server does not answer, and
-// Error(kData) for an action that cannot be read.
+// Makes one attempt at a recorded action. Throws Error(kNetwork) if a server does not answer, and Error(kData) for an
+// action that cannot be read.
 ActionOutcome run_action(const ActionEntry& action, const ActionContext& context);
 
 ActionOutcome run_probe(const ActionEntry& action, const ActionContext& context);
@@ -87,11 +88,11 @@ ActionOutcome run_channel_move(const ActionEntry& action, const ActionContext& c
 ActionOutcome run_switch(const ActionEntry& action, const ActionContext& context);
 ActionOutcome run_post(const ActionEntry& action, const ActionContext& context);
 
-inline constexpr int64_t kMaxAttempts = 20;  // attempts at an action that does not finish, before it is given up
+inline constexpr int64_t kMaxAttempts = 20;  // after this many attempts an action that does not finish is given up
 
 // Returns whether a command was stopped by a signal, or failed for a reason that may pass, such as a full disk or a
-// server that does not answer (exit codes 74 and 75). It then runs again at the next check, at most kMaxAttempts times.
-// Such an exit code must not reject the package, because it says nothing about the package or the draft.
+// server that does not answer (exit codes 74 and 75). The next check then repeats the action, at most kMaxAttempts
+// times. Such an exit code says nothing about the draft, so it must not lead to the package being rejected.
 bool is_temporary(int exit_code, const ActionEntry& action);
 // Returns the outcome of an action whose command or URL is missing in this check's options.
 ActionOutcome not_given();
@@ -99,25 +100,28 @@ ActionOutcome not_given();
 ChildEnd run_for(const ActionEntry& action, const ActionContext& context, std::vector<std::string> argv,
                  bool capture = false);
 
-// ---- Functions of one kind that other files need.
+// ---- Functions about one kind of action that other files need.
 
 // Returns whether an alarm can be confirmed by a probe.
 bool has_probe(const Policy& policy);
 
-// Returns whether this kind is a post. Posts do not wait for other actions; the other actions wait for each other.
+// Returns whether actions of this kind are HTTP posts. Posts never wait for other actions; all other actions run in
+// order.
 bool is_post(const std::string& kind);
-// Writes down one post for each webhook.
+// Records a post of `event` to each webhook.
 void write_down_webhooks(const Json& event, ActionWriter& writer);
-// Writes down that Alertmanager must be told that an alert has ended.
+// Records a post that tells Alertmanager that the alert has ended.
 void write_down_all_clear(ActionWriter& writer);
-// Tells Alertmanager at once that the current state needs attention. Returns an item of the result's "actions".
+// Posts an alert for the current state to Alertmanager at once. Returns an item for the field "actions" of the check's
+// result.
 Json renew_alert(const LoopContext& context);
 
-// --on-drift runs at least once for an alarm. If its exit code is not 0, later checks run it again while the alarm
-// lasts. It belongs to no transition, and runs before the other actions.
+// The kind of the action that runs the command of --on-drift. It belongs to no transition, and runs before all other
+// actions. The command runs once for an alarm; if its exit code is not 0, later checks repeat it while the alarm lasts.
 inline constexpr const char* kOnDrift = "command";
 void write_down_on_drift(Transaction& transaction, const std::string& alarm_key, const Json& environment, int64_t now);
-// Returns the result's "trigger", null without an alarm.
+// Runs the command of --on-drift if the alarm needs it. Returns the field "trigger" of the check's result; null without
+// an alarm.
 Json run_on_drift(State& state, const std::string& alarm_key, const ActionContext& context, const Clock& clock);
 
 }  // namespace specdec::monitor

@@ -8,7 +8,9 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr double kLoadSeconds = 1800;  // the server reads a large draft and verifies its digests before it answers
+// Time-out in seconds of an order to load a draft: the server replies after it has read the draft and verified its
+// digests.
+constexpr double kLoadSeconds = 1800;
 
 Interval interval_of(const Json& paired, const char* which) {
   const Json& e = json_object(paired, which, 8, "paired", ErrorKind::kNetwork);

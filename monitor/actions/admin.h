@@ -1,5 +1,5 @@
-// A client of the server's admin listener (docs/serve.md), which puts drafts on trial, promotes and drops them.
-// judge_trial() decides from the scores how a trial ends.
+// A client of the server's admin listener (docs/serve.md), which starts, promotes and drops trials of candidate drafts.
+// judge_trial() decides from a trial's scores how the trial ends.
 #pragma once
 
 #include <string>
@@ -17,16 +17,16 @@ class Admin {
   struct Reply {
     int status = 0;
     Json body;            // "specdec.draft/1" if the status is 200, else an error object
-    std::string problem;  // the server's own words if the status is not 200
+    std::string problem;  // the server's error message if the status is not 200
   };
   Reply drafts();                  // sends a GET; throws Error(kNetwork) if the server does not answer
   Reply order(const Json& order);  // sends a POST; throws as drafts() does
 
-  // Sends the orders that are missing for this draft to serve all conversations: none, promote, or load and promote.
-  // Drops another draft from its trial first. `id` is the draft's fingerprint. Returns "", or the reason why the draft
-  // does not serve all conversations yet.
+  // Makes the draft in the directory `draft` serve all conversations; `id` is its fingerprint. First drops another
+  // draft that is on trial, then sends the orders still needed (none, promote, or load and promote). Returns "", or the
+  // reason why the draft does not serve all conversations yet.
   std::string serve(const std::string& draft, const std::string& id);
-  // Takes the draft off its trial if it is on one. Returns "", or the reason why that failed.
+  // Ends the draft's trial if there is one. Returns "", or the reason why that failed.
   std::string drop(const std::string& id);
 
  private:
@@ -39,14 +39,14 @@ class Admin {
 // Returns the fingerprint of the draft under `which` ("serving" or "candidate") in a reply, "" if there is none.
 std::string draft_id_of(const Json& status, const char* which);
 
-// What judge_trial() decides, and the figures in words.
+// The decision of judge_trial(), and in `text` the scores that it rests on.
 struct Trial {
   std::string decision, text;
 };
-// Decides by the scores of a trial. The decision is "worse" if the candidate is certainly below the floor. Otherwise it
-// is "better" if the lower end of the paired difference is above −margin, and "worse" if the upper end is below 0. In
-// all other cases it is "", which means to wait. The server's interval is valid whenever it is read (a betting
-// confidence sequence over conversations, on (1 + difference) / 2).
+// Decides how a trial ends: "worse" if the candidate's acceptance is certainly below `floor`; otherwise "better" if the
+// lower end of the interval of the paired difference is above −margin, and "worse" if the upper end is below 0. In all
+// other cases the decision is "", which means to wait. The server's interval stays valid however often it is looked at
+// (a betting confidence sequence over conversations, on (1 + difference) / 2).
 Trial judge_trial(const Json& paired, double margin, double floor);
 
 }  // namespace specdec::monitor

@@ -1,5 +1,5 @@
-// Describes a candidate's package and its channels for the state file, so that its actions can still be done after a
-// restart. All actions on candidates use it.
+// Makes the payload of an action on a candidate. The payload names the candidate's package and channels and is recorded
+// in the state file, so that the action can still be done after a restart.
 #pragma once
 
 #include <string>

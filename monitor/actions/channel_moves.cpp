@@ -1,5 +1,6 @@
-// Promotes or drops a candidate and rolls back a promotion. `specdec package` moves the channel, but only if it still
-// has its old value, so that a finished move is not repeated. Then the server, if there is one, follows the channel.
+// Promotes or drops a candidate and rolls back a promotion. `specdec package` moves the channel, but only if the
+// channel still has its old value, so that a finished move is not repeated. If --admin is given, the server is then
+// ordered to serve the draft of the channel's package.
 #include <utility>
 
 #include "monitor/actions/actions.h"
@@ -16,7 +17,7 @@ struct ChannelMove {
   std::vector<std::string> argv;
 };
 
-// Returns the channel move of an action, or nothing if the channel need not be moved or has been moved already.
+// Returns the channel move that an action needs, or nothing if the channel need not be moved or is already moved.
 std::optional<ChannelMove> move_of(const ActionEntry& action, const std::string& program) {
   const Json& p = action.payload;
   const std::string store = p.at("store"), digest = p.at("digest"), why = p.at("why");
@@ -36,7 +37,8 @@ std::optional<ChannelMove> move_of(const ActionEntry& action, const std::string&
   return move({"rollback"});
 }
 
-// Orders the server to follow the channel. If the server is not ready, the next check asks it again.
+// Orders the server to serve (or drop) the draft of the channel's package. If the server is not ready, the next check
+// sends the order again.
 void order_server(const ActionEntry& action, const Policy& policy, ActionOutcome& outcome) {
   const Json& p = action.payload;
   const std::string id = p.value("id", "");

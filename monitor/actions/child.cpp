@@ -13,8 +13,8 @@ namespace specdec::monitor {
 
 namespace {
 
-// After a stop signal, the wrapper still waits for its child and writes the exit code. $0 is the file, "$@" the
-// command.
+// A shell script that runs the command "$@" and writes its exit code to the file $0. After a stop signal the script
+// still waits for the command.
 constexpr const char* kWrapper =
     "trap : TERM INT HUP; \"$@\"; code=$?; (umask 077; printf '%s\\n' $code > \"$0.tmp\") && mv -f \"$0.tmp\" \"$0\"; "
     "exit $code";
@@ -40,8 +40,8 @@ int run_wrapped(const ChildOrder& order) {
 ChildEnd run_child(const ChildOrder& order) {
   make_private_directory(fs::absolute(order.outcome).parent_path());
   ChildEnd end;
-  // The shell does not flush the exit code to disk. After a power cut the file may be empty; then nobody knows how the
-  // child ended, and the command runs again.
+  // The shell does not fsync the exit code, so after a power failure the file may be empty. Then the exit code is
+  // unknown, and the command runs again.
   const std::string code = fs::exists(code_file(order.outcome)) ? read_file(code_file(order.outcome), 64) : "";
   end.code = code.ends_with('\n') ? std::atoi(code.c_str()) : run_wrapped(order);
   if (order.capture && fs::exists(output_file(order.outcome)))

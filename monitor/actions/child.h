@@ -1,5 +1,5 @@
-// Runs a command as a child process that survives if the monitor is killed. The child keeps the monitor's lock until it
-// ends, and its exit code is written to a file that the next check finds. So nothing runs twice.
+// Runs a command as a child process that continues if the monitor is killed. The child holds the monitor's lock until
+// it exits, and its exit code is written to a file, which the next check reads. So no command runs twice.
 #pragma once
 
 #include <filesystem>
@@ -11,24 +11,26 @@ namespace specdec::monitor {
 
 struct ChildOrder {
   std::vector<std::string> argv = {};
-  std::vector<std::pair<std::string, std::string>> environment = {};  // added to the monitor's own
+  // Variables added to the monitor's own environment.
+  std::vector<std::pair<std::string, std::string>> environment = {};
   // Once the child has ended, its exit code is in <outcome>.code and, if captured, its stdout in <outcome>.out.
   std::filesystem::path outcome = {};
-  bool capture = false;  // false: its stdout goes to our stderr, because our own stdout is only for the result
-  int lock = -1;         // descriptor that the child keeps open
+  bool capture = false;  // true: captures the child's stdout; false: sends it to the monitor's stderr
+  int lock = -1;         // descriptor of the monitor's lock, which the child keeps open
 };
 struct ChildEnd {
   int code = 0;        // exit code; 128 + signal if the child was killed
-  std::string output;  // at most 16 MiB
+  std::string output;  // captured stdout, at most 16 MiB
 };
 
-// Runs the command to its end, or returns the recorded end of an earlier run. Passes a stop request on to the child as
-// SIGTERM. Throws Error(kInternal) if the child cannot be started, Error(kIo) if its files cannot be written.
+// Runs the command and waits for it, or returns the recorded exit code of an earlier run. Forwards a stop request to
+// the child as SIGTERM. Throws Error(kInternal) if the child cannot be started, Error(kIo) if its files cannot be
+// written.
 ChildEnd run_child(const ChildOrder& order);
-// Removes an outcome's files, once the outcome is in the state.
+// Removes the files of an outcome; call this once the outcome is recorded in the state.
 void forget_outcome(const std::filesystem::path& outcome);
 
-// Returns the argument vector that runs this command with /bin/sh -c.
+// Returns the argument vector that runs `command` with /bin/sh -c.
 std::vector<std::string> shell(const std::string& command);
 
 }  // namespace specdec::monitor

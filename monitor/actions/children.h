@@ -1,5 +1,6 @@
-// Child processes run the commands of actions. Each attempt has its own files in <state>.actions/, where its exit code
-// stays until the state has it. An attempt that was cut short is resumed under the same number, so nothing runs twice.
+// Runs the commands of actions as child processes. Each attempt has its own files in <state>.actions/, which hold the
+// exit code until it is recorded in the state. If the monitor is killed, the next check continues the attempt under the
+// same number, so no command runs twice.
 #pragma once
 
 #include <filesystem>
@@ -15,12 +16,12 @@ class ActionChildren {
   // `lock` is the descriptor of <state>.lock, which the children keep open.
   ActionChildren(const CheckOptions& options, int lock);
 
-  // Runs the order's command to its end, or takes the exit code that an earlier run of this attempt left. Adds the path
-  // of the outcome, the lock and SPECDEC_ALARM_KEY to the order. Throws what run_child throws.
+  // Runs the order's command and waits for it, or returns the exit code that an earlier run of this attempt wrote.
+  // First adds the outcome's path, the lock and SPECDEC_ALARM_KEY to the order. Throws what run_child throws.
   ChildEnd run(const ActionEntry& action, ChildOrder order) const;
-  // Removes the files of an attempt once its outcome is in the state.
+  // Removes the files of an attempt; call it once the attempt's outcome is recorded in the state.
   void forget(const ActionEntry& action) const;
-  // Removes the files of all outcomes that are in the state, in case a check was killed before it could remove them.
+  // Removes the files of all outcomes that are recorded in the state. A check that was killed may have left such files.
   void forget_recorded(const State& state) const;
 
   const std::filesystem::path& folder() const { return folder_; }

@@ -1,4 +1,4 @@
-// Describes a redistillation as a Kubernetes Job. The Job's name follows from the idempotency key, so applying the
+// Describes a redistillation as a Kubernetes Job. The Job's name is derived from the idempotency key, so applying the
 // manifest twice starts the Job once.
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace specdec::monitor {
 
-// Returns a batch/v1 Job as JSON, which kubectl apply accepts. Exit code 75 (try again) does not count towards
-// backoffLimit, 74 does; any other code except 0 ends the Job.
+// Returns a batch/v1 Job as JSON, which kubectl apply accepts. A container that exits with 75 (try again) is restarted
+// and does not count towards backoffLimit; 74 is restarted and counts; any other code except 0 ends the Job.
 std::string job_manifest(const std::string& key, const std::string& image, const std::vector<std::string>& command);
 
 }  // namespace specdec::monitor

@@ -1,4 +1,4 @@
-// Makes the server load a candidate and put it on trial.
+// Orders the server to load a candidate draft and put it on trial.
 #include <utility>
 
 #include "monitor/actions/actions.h"

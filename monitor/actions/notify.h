@@ -1,4 +1,4 @@
-// Sends and receives notices: webhooks, Alertmanager in both directions, and the textfile for Prometheus.
+// Sends and receives notifications: webhooks, alerts to and from Alertmanager, and the textfile for Prometheus.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,21 @@ struct Posted {
 // POSTs JSON without following redirects, in up to three attempts of 10 s with back-off. With a secret, the header
 // X-Specdec-Signature-256 is "sha256=" + HMAC-SHA-256 of the body, as GitHub sends it. The header X-Specdec-Delivery is
 // `key`, by which the receiver can recognise an event that arrives twice. Throws Error(kUsage) if a user name or
-// password in `url` would be sent over plain http to another machine, Error(kNetwork) for a reply over 1 MiB or a stop
-// request.
+// password in `url` would be sent over plain http to another machine. Throws Error(kNetwork), which means "try again",
+// for a reply over 1 MiB or a stop request.
 Posted post_json(const SecretUrl& url, const std::string& body, const std::string& key, const Secret& secret);
 
 SecretUrl alerts_url(const SecretUrl& alertmanager);
-// Returns the body of POST /api/v2/alerts: one alert "SpecdecDraft" about this package. It fires until `ends`, and
-// an `ends` in the past reports it as resolved.
+// Returns the body of POST /api/v2/alerts: one alert "SpecdecDraft" about this package. The alert fires until `ends`; a
+// time `ends` in the past reports it as resolved.
 Json alert_json(const std::string& package, const std::string& state, const std::string& reason, int64_t starts,
                 int64_t ends);
 
-// Enters an Alertmanager webhook (version 4, at most 1 MiB and 1,000 alerts) into Memory::alerts. Adds a group that
-// fires, by its groupKey and first start, and removes a resolved group. An alert that was answered before ("" in the
-// map) stays answered. Throws Error(kData).
+// Updates Memory::alerts from an Alertmanager webhook (version 4, at most 1 MiB and 1,000 alerts). Adds a firing group
+// under its groupKey and first start time, and removes a resolved group. The value of an answered alert is "", and
+// stays "" if the alert arrives again. Throws Error(kData).
 void take_alert(const std::string& text, const std::string& where, std::map<std::string, std::string>& alerts);
-// Returns the line of an alert that waits for an answer, or null if no alert does.
+// Returns the text of an alert that is not answered yet, or null if there is none.
 const std::string* firing(const std::map<std::string, std::string>& alerts);
 
 // Returns the text for node_exporter's textfile collector: state, e-values, acceptance, time of the last success.

@@ -32,7 +32,7 @@ Json run_on_drift(State& state, const std::string& alarm_key, const ActionContex
   if (const auto known = state.action(current); known && known->ended) trigger = {{"ran", false}, {"before", true}};
   for (ActionEntry& action : state.pending_actions()) {
     if (action.kind != kOnDrift) continue;
-    // Either the command has run and its alarm is over, or no command is given any more.
+    // Ends the action if its command has run and its alarm is over, or if --on-drift is no longer given.
     if ((action.key != current && action.code) || context.loop.options.on_drift.empty()) {
       state.end_action(action.id, clock.unix_seconds());
       continue;

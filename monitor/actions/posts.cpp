@@ -1,4 +1,5 @@
-// Posts each transition to the webhooks, and tells Alertmanager when a state needs attention and when that ends.
+// Posts each transition to the webhooks, and posts the start and end of each state that needs attention to
+// Alertmanager.
 #include <algorithm>
 
 #include "monitor/actions/actions.h"
@@ -9,10 +10,10 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr int64_t kAlertHolds = 4 * 3600;  // seconds after which an alert that no check renews is resolved
+constexpr int64_t kAlertHolds = 4 * 3600;  // seconds after which Alertmanager resolves an alert that no check renewed
 
-// Returns the URL to post to, or null if it is no longer given. A webhook is identified by the part of its URL that may
-// be shown.
+// Returns the URL to post to, or null if the options do not have it any more. The action names a webhook by its URL
+// without secrets.
 const SecretUrl* url_of(const ActionEntry& action, const Policy& policy, SecretUrl& alerts) {
   if (action.kind == "alert") {
     if (policy.alertmanager.empty()) return nullptr;

@@ -1,5 +1,5 @@
-// The paired probe confirms or refutes an alarm on the canary set. While speculation is off, a speed probe measures
-// whether it would pay again.
+// Runs probes. A paired probe compares acceptance on the canary set with the baseline, and confirms or refutes an
+// alarm. While speculation is off, a speed probe measures whether speculation would pay again.
 
 #include "base/error.h"
 #include "base/file.h"
@@ -61,8 +61,9 @@ void take_speed(const Json& result, ActionOutcome& outcome) {
   if (low > 1) outcome.occurrence = Occurrence{Event::kWorth, outcome.text, {{"speed", measured}, {"seed", 0}}};
 }
 
-// Refutes the alarm if the drop is certainly smaller than --min-loss. Confirms the alarm if there certainly is a drop,
-// which may be as large as --min-loss. Decides nothing on fewer than kEnoughPaired requests.
+// Reads the interval of the paired drop of acceptance. Refutes the alarm if the whole interval is below --min-loss;
+// confirms the alarm if the interval is above 0 and reaches --min-loss. Decides nothing on fewer than kEnoughPaired
+// requests.
 void take_acceptance(const Json& result, double min_loss, ActionOutcome& outcome) {
   const Json& paired = json_object(result, "baseline", 16, kWhere, ErrorKind::kData);
   const Json& ci = json_array(paired, "ci", 2, kWhere, ErrorKind::kData);
@@ -108,7 +109,7 @@ ActionOutcome run_probe(const ActionEntry& action, const ActionContext& context)
       take_speed(result, outcome);
     else
       take_acceptance(result, context.loop.options.policy.min_loss, outcome);
-  } catch (const std::exception& e) {  // nlohmann throws its own exceptions for values of other types
+  } catch (const std::exception& e) {  // nlohmann::json throws its own exceptions for values of other types
     outcome.text += std::string(", and its result cannot be used: ") + e.what();
     outcome.waiting = "probe: " + outcome.text;
   }

@@ -17,7 +17,7 @@ namespace {
 
 std::string short_digest(const std::string& digest) { return digest.substr(0, 12); }
 
-// Returns the answer that follows from the server's status while the candidate is on trial.
+// Interprets the server's status while the candidate is on trial.
 Answer answer_of(const LoopContext& context, const ResolvedPackage* package, const Json& status) {
   const Policy& p = context.options.policy;
   const std::string id = package ? package->manifest.draft.id : "";
@@ -54,7 +54,8 @@ Answer ask_for_redistillation(const LoopContext& context, const State& state, do
                                     {"records", memory.records}}}};
 }
 
-// Asks for the package of a redistillation that has ended. It may come later, because a Job makes it elsewhere.
+// Looks for the package of a redistillation that has ended. The package may arrive later, because a Kubernetes Job
+// makes it elsewhere.
 Answer ask_for_its_package(const LoopContext& context, const State& state) {
   const std::optional<ActionEntry> action = state.action(context.memory.key);
   if (!action || !action->ended) return {};

@@ -1,5 +1,5 @@
-// The questions that the loop asks when no action can be done. Is there a candidate to try? What do the canary's scores
-// say? What is the next step of the current state?
+// Questions that the loop asks when no action is pending: Is there a candidate to try? How does the candidate on trial
+// score? Has the event happened that the current state waits for?
 #pragma once
 
 #include <optional>
@@ -12,12 +12,12 @@
 namespace specdec::monitor {
 
 struct Answer {
-  std::optional<Occurrence> occurrence = {};  // the event that follows from the answer
-  std::string waiting = {};                   // why nothing follows, "" = nothing to report
+  std::optional<Occurrence> occurrence = {};  // the event for the state machine, if any
+  std::string waiting = {};                   // why there is no event, "" = nothing to report
 };
 
-// The package to try: the package in the candidate channel, if it fits the served target, passed its gate (or
-// --allow-failed is given) and was never tried.
+// The package in the candidate channel, if it may be tried: it fits the served target, passed its gate (or
+// --allow-failed is given) and was never tried. Otherwise the reason why not.
 struct Untried {
   std::optional<ResolvedPackage> package = {};
   std::string waiting = {};  // why the package in the channel is not tried, "" = nothing to report
@@ -27,12 +27,12 @@ Untried untried_candidate(const LoopContext& context);
 // Makes the event for a candidate. Throws Error(kData) for a package whose report cannot be read.
 Occurrence candidate_occurrence(const LoopContext& context, const ResolvedPackage& package, Json evidence);
 
-// Asks the candidate channel whether another candidate has come or the current one was withdrawn.
+// Looks whether the candidate channel names another candidate, or no longer names the current one (it was withdrawn).
 Answer ask_candidate(const LoopContext& context);
-// Asks the server how the candidate's trial is going. If the server does not answer, the next check asks again.
+// Asks the server for the scores of the candidate's trial. If the server does not answer, the next check asks again.
 Answer ask_canary(const LoopContext& context);
-// Asks for what the current state waits for: a confirmation, the consent of the guards to a redistillation, or the
-// package of a Job. `speedup_now` is as in RedistilRequest.
+// Looks for the event that the current state waits for: a confirmation of the alarm, the permission to redistil
+// (guards.h), or the package of a Kubernetes Job. For `speedup_now` see RedistilRequest.
 Answer ask_next_step(const LoopContext& context, const State& state, double speedup_now);
 
 }  // namespace specdec::monitor

@@ -11,17 +11,18 @@ namespace specdec::monitor {
 
 namespace {
 
-// Returns the command to run, or nothing if none is given.
+// Returns the command of a redistillation, or nothing if no command has to run here.
 std::vector<std::string> redistil_command(const CheckOptions& options) {
   const Policy& p = options.policy;
   if (!p.redistil.empty()) return shell(p.redistil);
-  // With --job the cluster runs the loop, and the user's command, if any, applies the manifest.
+  // With --job the cluster runs the loop, so `specdec loop run` is not started here. Only the user's command runs here,
+  // if there is one; it applies the manifest.
   if (!p.job.empty() || p.loop.empty()) return {};
   return {options.program, "loop", "run", absolute_path(p.loop)};
 }
 
 // Looks for the new package of a redistillation that succeeded: a candidate, or another package in the package's own
-// channel. A Job makes its package later, so a missing one is no failure then.
+// channel. With a Kubernetes Job a missing package is not a failure, because the Job makes the package later.
 std::optional<Occurrence> find_package(const LoopContext& context, bool is_job, ActionOutcome& outcome) {
   const CheckOptions& options = context.options;
   if (!options.policy.candidate.empty()) {

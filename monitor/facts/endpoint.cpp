@@ -19,7 +19,7 @@ std::string text_or_empty(const Json& object, const char* key) {
   return it != object.end() && it->is_string() ? it->get<std::string>().substr(0, 1024) : "";
 }
 
-// Copies a value if it exists and is a string, an integer or a boolean.
+// Copies from[key] to to[as] if the value is a string, an integer or a boolean.
 void take(const Json& from, const char* key, Json& to, const char* as) {
   const auto it = from.find(key);
   if (it == from.end() || it->is_null()) return;
@@ -29,8 +29,8 @@ void take(const Json& from, const char* key, Json& to, const char* as) {
     to[as] = *it;
 }
 
-// Adds a token. Two tokens may have the same name if their bytes are not valid text alone; "'" is then added to the
-// later name.
+// Adds a token with its log-probability. Different tokens whose bytes are not valid UTF-8 can have the same name; then
+// "'" is appended to the name of the later one.
 void add_token(TopLogprobs& tokens, const Json& token, const Json& logprob, const std::string& where) {
   if (!token.is_string() || !logprob.is_number())
     throw PageError(where + ": expected tokens with their log-probabilities");
@@ -89,7 +89,8 @@ net::HttpReply Endpoint::get(const std::string& url) {
   return http_->once(request);
 }
 
-// Returns a JSON object that the server has at `path`, or null if it has none: engines differ.
+// Returns the JSON object at `path` on the server. Returns null if there is none, because not every engine has every
+// path.
 Json Endpoint::page(const std::string& path) {
   const net::HttpReply reply = get(server_ + path);
   if (reply.status != 200 || !reply.problem.empty()) return nullptr;
@@ -131,7 +132,7 @@ Json Endpoint::identity() {
   if (const auto own = model->find("specdec"); own != model->end() && own->is_object())
     if (const std::string target = text_or_empty(*own, "target"); is_fingerprint(target)) {
       id[kSpecdecTarget] = target;
-      return id;  // the fingerprint says everything
+      return id;  // the fingerprint alone identifies the target
     }
   if (const Json version = page("/version"); version.is_object()) take(version, "version", id, "version");
   for (const char* path : {"/get_model_info", "/server_info"})
@@ -180,7 +181,8 @@ net::HttpReply Endpoint::ask(const Way& way, const std::string& prompt, int max_
   return reply;
 }
 
-// Returns the first choice. Also remembers the reply's system_fingerprint, which is a hint by itself.
+// Requests a completion and returns its first choice. Also stores the reply's system_fingerprint, a hint about the
+// served model.
 Json Endpoint::answer(const Way& way, const std::string& prompt, int max_tokens, double temperature) {
   const std::string where = base_ + "/" + way.route;
   const net::HttpReply reply = ask(way, prompt, max_tokens, temperature);

@@ -1,5 +1,5 @@
-// The facts that a check needs: the package, its report, and what is known about the target that is served. They are
-// gathered before the sources are read, and passed to each call that needs them.
+// The facts that a check needs: the package, its report, and what is known about the target that is served. The facts
+// are gathered before the sources are read, and passed to each function that needs them.
 #pragma once
 
 #include <functional>
@@ -23,37 +23,40 @@ inline constexpr const char* kServedTarget = "served_target";
 struct Facts {
   ResolvedPackage package;
   ValidationReport report;
-  // The directory of the target. For an endpoint it is the package's copy, if a probe needs it.
+  // The directory of the served target. If --target is an endpoint, this is the package's copy of the target, and it is
+  // set only if a probe needs it.
   ResolvedModel served;
-  // The fingerprint of `served`. An endpoint does not show its files, so for an endpoint this is the package's
-  // fingerprint, with another id if the target check found another target.
+  // The fingerprint of `served`. The files behind an endpoint cannot be read, so for an endpoint this is the package's
+  // fingerprint; its id is replaced if the target check found another target.
   Fingerprint local;
   bool remote = false;               // --target is an endpoint
-  TargetCheck target_check;          // made for an endpoint, and for a local target with --full
-  Witness witness = Witness::kCopy;  // the kind of witness that saw the target
-  // The target that is served, as far as it is known: `local`, or the target that the sources name.
+  TargetCheck target_check;          // set for an endpoint, and for a local target with --full
+  Witness witness = Witness::kCopy;  // the kind of evidence that identified the target
+  // The target believed to be served: `local`, or the target that the sources name.
   Fingerprint target;
   bool unknown = false;  // another target is served, and its fingerprint is not known
 
-  // Enters the target that judge_served() found; "" means that it found no other target than `local`.
+  // Sets the target that judge_served() found by evidence of kind `by`; id "" means that it found no target but
+  // `local`.
   void found(const std::string& id, Witness by);
-  // Returns which tiers of `bound`, the target of a draft, differ from the served target, "" = none. If an endpoint
-  // serves an unknown target, a draft for the package's own target does not fit, and any other draft may fit.
+  // `bound` is the target of a draft. Returns the parts of its fingerprint in which the served target differs, "" =
+  // none. If an endpoint serves an unknown target, a draft bound to the package's own target does not fit, and any
+  // other draft may fit.
   std::string misfit(const Fingerprint& bound) const;
 };
 
 // Looks up the value of a key in the state.
 using Remembered = std::function<std::string(const char* key)>;
-// Opens the package and identifies the target. May ask a hub or an endpoint, and may download a target. Throws
-// Error(kData) if there is no package, and whatever the identification of the target throws.
+// Opens the package and identifies the target. May query a hub or an endpoint, and may download a target. Throws
+// Error(kData) if there is no package, and the errors of identifying the target.
 Facts gather_facts(const CheckOptions& options, const Remembered& remembered, const Clock& clock);
 
-// Stores what the next target check needs. Throws Error(kNetwork) during a rolling update, because it is then unknown
-// which target's acceptance would be judged.
+// Stores what the next target check needs to remember. Throws Error(kNetwork), which means "try again", during a
+// rolling update: it is then unknown which target's acceptance would be judged.
 void keep_target_check(State& state, const Facts& facts);
 // Stores in `facts` the served target that earlier checks found. Called before the sources are read.
 void recall_served(const State& state, Facts& facts);
-// Returns what is known about the target without asking the servers.
+// Returns the evidence about the target that does not come from the servers' /metrics pages or from records.
 Sighting sighting_of(const Facts& facts);
 
 }  // namespace specdec::monitor

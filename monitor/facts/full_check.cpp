@@ -7,13 +7,14 @@ namespace specdec::monitor {
 
 namespace {
 
-// Returns the digest of a directory's weights. Reads them only if the files have changed since they were last digested.
+// Returns the digest of a directory's weights. The weights are read only if their files have changed since the last
+// call.
 std::string digest_of(const fs::path& directory, Json& known) {
   const std::string name = fs::canonical(directory).string(), stamp = weights_stamp(directory);
   if (const auto it = known.find(name); it != known.end() && it->value("stamp", "") == stamp)
     return it->at("digest").get<std::string>();
   const std::string digest = full_weights_digest(directory);
-  // A digest is not remembered if somebody wrote to the files meanwhile.
+  // If the files changed while they were read, the digest is not stored.
   if (weights_stamp(directory) == stamp) known[name] = {{"stamp", stamp}, {"digest", digest}};
   return digest;
 }

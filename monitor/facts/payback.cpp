@@ -9,7 +9,8 @@ namespace specdec::monitor {
 
 namespace {
 
-// Returns S(K, 1) for K = 1, 2, … with tau from the roll-outs' overlaps moved by `change`.
+// Returns the predicted speed-up at batch size 1 for K = 1, 2, …. The expected length tau is computed from the
+// roll-outs' overlaps plus `change`.
 std::vector<double> predictions(const ValidationReport& report, double change) {
   std::vector<double> speedups, overlaps;
   for (size_t i = 0; i < report.rollout.counts.reached_at.size(); ++i) {

@@ -1,5 +1,5 @@
-// Computes whether a redistillation pays. It costs GPU hours once, and saves GPU hours on every token within the
-// horizon.
+// Computes whether a redistillation pays. A redistillation costs GPU hours once, and saves GPU hours on every token
+// that is generated within the horizon (Policy::horizon_days):
 //   gain per day [GPU h] = requests/day · tokens/request · (s/token now − s/token after) · GPUs / 3600,
 //   s/token now = 1 / rate now,   s/token after = s/token now · S_now / S_after
 // S is the speed-up over plain decoding, S(K, B) = tau / (K·c + v) with the gate's measured costs (Leviathan et al.
@@ -13,9 +13,10 @@
 
 namespace specdec::monitor {
 
-// Returns the best speed-up over K at batch 1 that the gate's costs predict if every overlap of the roll-outs moves by
-// `change`. The result is multiplied by the ratio of measured to predicted speed-up at the time of validation, because
-// predictions omit costs that the measurement includes. Returns 0 if nothing was measured.
+// Returns the best predicted speed-up over all K at batch size 1, with the gate's costs, if the roll-outs' overlap at
+// every position changes by `change`. The prediction is multiplied by the ratio of measured to predicted speed-up at
+// the time of validation, because predictions omit some costs that a measurement includes. Returns 0 if nothing was
+// measured.
 double speedup_at(const ValidationReport& report, double change);
 
 struct Payback {
@@ -23,8 +24,8 @@ struct Payback {
   double gain_gpu_hours = 0;  // within the horizon
   std::string text;           // one line
 };
-// Compares what a redistillation saves with what it costs. Without Policy::gpu_hours it always pays, because the user
-// has not stated a cost. `speedup_now` = 1 stands for a draft that is useless.
+// Compares what a redistillation saves with what it costs. If Policy::gpu_hours is 0, the user has stated no cost, and
+// the result is that it pays. Pass `speedup_now` = 1 for a draft that no longer fits the target.
 Payback payback(const Policy& policy, double requests_per_day, double speedup_now, double speedup_after);
 
 }  // namespace specdec::monitor

@@ -13,15 +13,16 @@ namespace {
 
 constexpr size_t kShown = 12;
 constexpr int64_t kAlarmSeconds = 86400;  // an alarm about one stale target lasts at least this long
-constexpr int64_t kFreshSeconds = 86400;  // older records are ignored, because they may no longer be true
+constexpr int64_t kFreshSeconds = 86400;  // older records are ignored, because their target may no longer be served
 constexpr std::array<const char*, 5> kWitnesses = {"copy", "directory", "bytes", "endpoint", "server"};
 
 std::string brief(const std::string& target) { return target.substr(0, kShown); }
 
-// Returns whether a witness of the kind `sees_bound`, who sees the bound target, overrules `finder`, who saw another.
+// The package's target is called stale if a witness of kind `finder` saw that another target is served. Returns whether
+// this ends when a witness of kind `sees_bound` sees the package's target again.
 bool ends(Witness finder, Witness sees_bound) {
   if (sees_bound == finder) return true;
-  // A server's fingerprint only samples the weights.
+  // The fingerprint that a server states only samples the weights, so it does not overrule a comparison of all bytes.
   if (sees_bound == Witness::kServer) return finder != Witness::kBytes;
   return sees_bound == Witness::kBytes && finder == Witness::kDirectory;
 }
@@ -32,13 +33,13 @@ struct Other {
   int64_t time;
 };
 
-// The statements of all witnesses.
+// The evidence of one check: which witnesses saw another target, and which saw the bound target (the package's).
 struct Testimony {
   std::vector<Other> others;
   std::vector<Witness> bound;
-  int64_t replicas = 0, of_another = 0;  // of the pages
-  bool is_divided = false;               // up to half of the replicas name another target, and that is not few
-  std::string pending;                   // evidence that is not enough yet
+  int64_t replicas = 0, of_another = 0;  // number of replicas on all pages, and of those that name another target
+  bool is_divided = false;  // at least 1 / kFewReplicas and at most half of the replicas name another target
+  std::string pending;      // description of evidence that is not sufficient yet
 
   bool server_says_bound() const { return std::find(bound.begin(), bound.end(), Witness::kServer) != bound.end(); }
   const Other* best() const {
@@ -53,9 +54,9 @@ std::string another(const std::string& who, const std::string& target, const std
          ")";
 }
 
-// Evaluates the newest run of records. Another target's run before it may be a switch or part of an alternation.
-// Records are ignored if every server that names a target names the bound one: they then come from an earlier state of
-// the fleet or from servers that were not asked.
+// Evaluates the newest consecutive records that name the same target. If records of another target precede them, the
+// fleet either switched targets or alternates between them. Records are ignored if every server that names a target
+// names the bound target: they then come from an earlier state of the fleet, or from servers that were not queried.
 void hear_records(const Claims& claims, const std::vector<const Claims::Server*>& servers, const ServedMemory& memory,
                   const std::string& bound, int64_t now, Testimony& t) {
   const std::vector<NamedRecord>& all = claims.records.sorted();
@@ -72,14 +73,15 @@ void hear_records(const Claims& claims, const std::vector<const Claims::Server*>
   const auto run = static_cast<size_t>(other - all.rbegin());
   const auto since = static_cast<size_t>(
       std::count_if(all.rbegin(), other, [&](const NamedRecord& r) { return r.time >= memory.stale_since; }));
-  // The target that is not the bound one, and how often it is named.
+  // `foreign` is the newest target that records name other than the bound one. is_foreign() selects the fresh records
+  // of it.
   const std::string foreign = !same_target(newest, bound) ? newest : other != all.rend() ? other->target : "";
   const auto is_foreign = [&](const NamedRecord& r) { return is_fresh(r) && r.target == foreign; };
   const auto named = static_cast<size_t>(std::count_if(all.begin(), all.end(), is_foreign)),
              named_before = static_cast<size_t>(std::count_if(other, all.rend(), is_foreign));
   const bool alternates = run < kEnoughNamed && other != all.rend() && is_fresh(*other) && named >= kEnoughOther &&
                           named_before >= kEnoughOther / 2 && std::any_of(other, all.rend(), is_newest);
-  // The servers name the current target themselves, and the records come from an earlier one.
+  // If servers name their target, their pages are more recent evidence than records that show a switch.
   if (!servers.empty() && !alternates) return;
   const std::string who = "the newest " + std::to_string(run) + " records name";
   if (!same_target(newest, bound)) {
@@ -101,8 +103,8 @@ void hear_records(const Claims& claims, const std::vector<const Claims::Server*>
     t.bound.push_back(Witness::kServer);
 }
 
-// Counts the replicas of all pages, and returns the servers that are believed: without those that name another target
-// if they are few.
+// Counts the replicas of all pages. Returns the servers whose statement counts: all that name a target, but if only few
+// replicas name another target, the servers with these replicas are left out.
 std::vector<const Claims::Server*> hear_pages(const Claims& claims, const std::string& bound, Testimony& t) {
   t.replicas = claims.unnamed;
   bool endpoint_says_another = false;
@@ -141,17 +143,18 @@ Testimony hear(const Sighting& sighting, const Claims& claims, const ServedMemor
   return t;
 }
 
-// Updates the memory for the package in the channel, which may be another one or may be bound to the stale target.
+// Updates the memory for the package that is in the channel now. It may be another package, and it may be bound to the
+// target that was called stale.
 void take_package(ServedMemory& m, const std::string& package, const std::string& bound, int64_t now) {
   if (m.package != package) {
     m.former = m.package.empty() || same_target(m.bound, bound) ? "" : m.bound;
     m.package_since = now;
-    if (m.by == Witness::kBytes) m.stale.clear();  // comparing every byte starts anew, too
+    if (m.by == Witness::kBytes) m.stale.clear();  // the comparison of all bytes starts anew with another package
   }
   if (m.by != Witness::kBytes && same_target(m.stale, bound)) m.stale.clear();
   m.package = package;
   m.bound = bound;
-  m.package_since = std::min(m.package_since, now);  // a clock that ran ahead is not believed
+  m.package_since = std::min(m.package_since, now);  // times in the future come from a clock that was wrong
   m.rolling_since = std::min(m.rolling_since, now);
   m.stale_since = m.stale.empty() ? 0 : std::min(m.stale_since, now);
   m.alarm_since = std::min(m.alarm_since, now);
@@ -232,7 +235,9 @@ ServedVerdict judge_served(ServedMemory m, const WatchedPair& pair, const Sighti
   }
   if (!mixed && !left_behind) m.rolling_since = 0;
   if (out.wait.empty() && other && other->by == Witness::kCopy) {
-    out.stale = other->reason;  // a damaged copy is seen at every check; it says nothing about what is served
+    // A damaged package copy says nothing about which target is served, so it is reported at every check and not
+    // remembered.
+    out.stale = other->reason;
     out.target = other->target;
   } else if (out.wait.empty() && other) {
     if (m.stale.empty() || !same_target(m.stale, other->target) || m.by < other->by) m.by = other->by;

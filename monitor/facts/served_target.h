@@ -1,6 +1,6 @@
-// Decides which target is served. Believes servers whose /metrics page or records name their target. A target other
-// than the package's is stale until a reliable witness says that the bound target is back, or until another package
-// fits the served target.
+// Decides which target is served, from /metrics pages and records that name their target. The bound target is the one
+// for which the package's draft was validated. Any other served target is called stale, until a reliable witness
+// reports the bound target again or another package fits the served target.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@ namespace specdec::monitor {
 
 // Returns whether the text is a fingerprint: all 64 digits or, in records, the first 12.
 bool is_fingerprint(const std::string& text);
-// Returns whether two fingerprints agree in all digits of the shorter one, which needs at least 12 digits unless both
-// are equal. "" is not a target.
+// Returns whether two fingerprints agree in all digits of the shorter one. Unless both are equal, the shorter one needs
+// at least 12 digits. "" is not a target.
 bool same_target(const std::string& a, const std::string& b);
 
 struct NamedRecord {
   int64_t time = 0;
-  std::string target;  // a fingerprint or its first 12 digits, which are what is kept
+  std::string target;  // a fingerprint; only its first 12 digits are kept
 };
 
 // The newest kMost records that name their target, ordered by time. A record with a time in the future gets the current
-// time; otherwise it would stay the newest until that time has come.
+// time; otherwise it would stay the newest until then.
 class NewestRecords {
  public:
   static constexpr size_t kMost = 64;
@@ -36,88 +36,91 @@ class NewestRecords {
   std::vector<NamedRecord> records_;
 };
 
-// The pair that the draft is bound to: the digest of the package and the fingerprint of its target.
+// The digest of a package, and the fingerprint of the target that the package's draft is bound to.
 struct WatchedPair {
   std::string package, target;
 };
 
-// The claims of servers and records about the target in one check.
+// What servers and records name as their target, collected in one check.
 struct Claims {
   struct Server {
     std::string source, target;
     int64_t replicas = 1;
-    bool is_endpoint = false;  // the server at --target; it is believed by itself and not counted as a replica
+    bool is_endpoint = false;  // the server at --target: trusted by itself, not counted as a replica
   };
-  std::vector<Server> servers;  // pages that name a target, and an endpoint that does
-  int64_t unnamed = 0;          // replicas of the pages that name no target
-  NewestRecords records;        // the newest of all records, including those of earlier checks
+  std::vector<Server> servers;  // /metrics pages, and the endpoint, that name a target
+  int64_t unnamed = 0;          // number of replicas, on all pages, that name no target
+  NewestRecords records;        // the newest records that name a target, including those of earlier checks
   int64_t new_records = 0;      // number of new records that name a target
   void add(const std::string& source, const std::string& target);
   void add_endpoint(const std::string& url, const std::string& target);
 
  private:
-  std::map<std::pair<std::string, std::string>, size_t> index_;  // of pages in `servers`
+  std::map<std::pair<std::string, std::string>, size_t> index_;  // (source, target) of a page → its index in `servers`
 };
 
-// The kinds of witnesses who may see a target, the weakest first. kCopy, the package's own copy, is no evidence of what
-// is served.
+// The kinds of evidence (witnesses) of a target, the weakest first. kCopy, the package's own copy of the target, is no
+// evidence of what is served.
 enum class Witness { kCopy, kDirectory, kBytes, kEndpoint, kServer };
 
-// The target that the check found in the package's copy, at --target, or at an endpoint that gives no fingerprint.
+// The target as seen without the servers' pages and records: in the package's copy, in the directory at --target, or at
+// an endpoint that gives no fingerprint.
 struct Sighting {
   Witness by = Witness::kCopy;
-  std::string stale;   // why it is another target than the bound one, "" = it is the bound one
+  std::string stale;   // why `target` is not the bound target, "" = it is the bound target
   std::string target;  // fingerprint of the target that was seen
 };
 
 struct ServedMemory {
-  std::string package, bound;  // at the last check: the package's digest and the target it is bound to
-  std::string former;          // target of the package before it
+  std::string package, bound;  // at the last check: the digest of the package, and the target of its draft
+  std::string former;          // target of the previous package, "" = the same target
   int64_t package_since = 0, rolling_since = 0;
-  std::string stale, reason;      // the other target that is served, and the evidence for it; "" = none
-  Witness by = Witness::kServer;  // the witness who saw the stale target
-  int64_t stale_since = 0;        // when the stale target was last seen; older records of the bound target do not count
-  // The stale target that the alarm is about, and when it began. Another stale target is another alarm after a day.
+  std::string stale, reason;      // fingerprint of the other target that is served, and the evidence for it; "" = none
+  Witness by = Witness::kServer;  // the kind of evidence of the stale target
+  int64_t stale_since = 0;        // when the stale target was last seen; older records do not count
+  // The stale target of the current alarm, and when the alarm began. Another stale target raises a new alarm only after
+  // a day.
   std::string alarm;
   int64_t alarm_since = 0;
-  std::vector<NamedRecord> newest;  // the newest of the records read
+  std::vector<NamedRecord> newest;  // the newest records that name a target
 };
 Json to_json(const ServedMemory& memory);
-// Reads the memory back. Returns an empty memory for "", as at the first check. Throws Error(kData).
+// Parses a memory from the state. Returns an empty memory for "", as at the first check. Throws Error(kData).
 ServedMemory served_memory_from_text(const std::string& text, const std::string& where);
 
 struct ServedVerdict {
-  std::string stale;   // why another target is served, "" = no other target is known to be served
-  std::string wait;    // an update is under way, so the next check must decide (exit 75); "" = none is
+  std::string stale;  // why another target is served, "" = no other target is known to be served
+  // Why a rolling update seems to be under way, so that the check ends with "try again" (exit 75); "" = none.
+  std::string wait;
   std::string target;  // fingerprint of the other target
   Json evidence;       // the result's "evidence.served"
-  // Memory for the next check. Its `newest` must only be kept together with the positions in the record files.
+  // Memory for the next check. Store memory.newest only together with the positions in the record files.
   ServedMemory memory;
 };
 
-inline constexpr int64_t kRollingPatienceSeconds = 86400;  // after this time an update counts as another target
+inline constexpr int64_t kRollingPatienceSeconds = 86400;  // after this time a rolling update counts as another target
 inline constexpr size_t kEnoughNamed = 50;  // consecutive records that must name the bound target to end staleness
-// Fewer records than this, in a row or among the newest, are no evidence of another target. Fewer replicas than one in
-// kFewReplicas are none either.
+// Fewer than kEnoughOther records, consecutive or among the newest, are not enough evidence of another target. The same
+// holds for fewer than 1 / kFewReplicas of the replicas.
 inline constexpr size_t kEnoughOther = 10;
 inline constexpr int64_t kFewReplicas = 8;
 
-// Judges which target is served:
-// * If somebody names another target and no running server names the bound one, the target is stale at once. Pages must
-//   name the other target for more than half of the replicas of all pages together, and records kEnoughOther times in a
-//   row.
-// * If running servers name both, or up to half of the replicas name another one, a rolling update is under way: the
-//   result is to wait for at most a day, and after that the target is stale. The same holds if the package has changed
-//   and its predecessor's target is still served.
-// * If only few replicas or records name another target, the evidence says so ("pending") and nothing else follows.
-// * A stale target stays stale until a witness at least as good names the bound target and no server names another, or
-//   until the package is bound to the served target.
-// Records show which target was served last, by the newest run of records with the same target. If a run of another
-// target precedes it, the fleet switched targets; if the runs alternated during the last day, the fleet is mixed.
-// Records are ignored in four cases:
+// Judges which target is served. Another target is any but the bound one.
+// * If another target is named and no running server names the bound one, the target is stale at once. Pages must name
+// the other target for more than half of the replicas of all pages together; records must name it kEnoughOther times in
+// a row.
+// * If running servers name both targets, or up to half of the replicas name another one, a rolling update is under
+// way. The result is to wait for at most a day; after that the target is stale. The same holds if the package has
+// changed and the target of the previous package is still served.
+// * If only few replicas or records name another target, the evidence reports it as "pending", without other effects.
+// * A stale target stays stale until evidence at least as strong names the bound target and no server names another
+// target, or until a package bound to the served target is in use.
+// Records show which target was served last: the target of the newest consecutive records. If records of another target
+// precede them, the fleet switched targets; if records of two targets alternate during the last day, the fleet is
+// mixed. Records are ignored in four cases:
 // * They are older than a day.
-// * The target was found stale, and since then fewer than kEnoughNamed of them name the bound target.
-// * They show a switch while servers name a target themselves.
+// * The target was found stale, and since then fewer than kEnoughNamed records name the bound target.
+// * They show a switch, while servers name a target themselves.
 // * Every server that names a target names the bound one.
 ServedVerdict judge_served(ServedMemory memory, const WatchedPair& pair, const Sighting& sighting, const Claims& claims,
                            int64_t now);

@@ -16,10 +16,10 @@ namespace specdec::monitor {
 namespace {
 
 constexpr int kMinPermutations = 2000, kMaxPermutations = 20000;
-constexpr double kMinAlarm = 1000, kMaxAlarm = 10000;  // mean number of polls to a false alarm
+constexpr double kMinAlarm = 1000, kMaxAlarm = 10000;  // mean number of polls between false alarms
 constexpr size_t kPoolLooks = 4, kPoolTexts = 4;
-// A smaller mean difference of log-probabilities is ignored. It moves Σ min(p, q) by half as much, which is within the
-// detector's own tolerance.
+// A mean difference of log-probabilities below this, in nats, is ignored: it changes Σ min(p, q) by at most half as
+// much, which is within the detector's tolerance.
 constexpr double kSmallestDifference = 0.01;
 constexpr int kCanaryTokens = 64;
 constexpr uint64_t kSeed = 0x746172676574;  // "target"
@@ -35,8 +35,8 @@ std::vector<std::string> canaries() {
   return prompts;
 }
 
-// Fields that an endpoint reports about itself. If its answers cannot be compared, a change in one of these means
-// another target; changes in the other fields are hints.
+// Fields of an endpoint's description of itself. If answers cannot be compared with earlier ones, a change of one of
+// these fields means another target. Changes of other fields are only hints.
 const char* const kDecisive[] = {
     "id", "root", "parent", "max_model_len", "model_path", "weight_version", "chat_template_sha256"};
 
@@ -52,7 +52,7 @@ struct WatchMemory {
   Texts texts;
 };
 
-// Rounds to four decimals, which is a hundredth of the serving noise.
+// Rounds log-probabilities to four decimals, which is finer than the noise between calls by a factor of about 100.
 Json to_json(const LogprobCalls& calls) {
   Json json = Json::array();
   for (const auto& prompt : calls) {
@@ -108,8 +108,8 @@ WatchMemory memory_of(const std::string& text) {
   }
 }
 
-// Asks the prompts in turn, each round on its own connection. So a change in the middle of a poll, or another backend,
-// affects all prompts alike.
+// Sends all prompts once per round, each round on a new connection. If the model changes during a poll, or another
+// backend answers, all prompts are affected alike.
 LogprobCalls ask_logprobs(Endpoint& endpoint, const Way& way, int calls) {
   LogprobCalls sample(std::size(kPrompts));
   for (int i = 0; i < calls; ++i) {
@@ -139,7 +139,7 @@ class Watch {
     identity_ = endpoint_.identity();
     if (identity_.contains(kSpecdecTarget)) return by_fingerprint();
     if (!memory.empty()) m_ = memory_of(memory);
-    if (m_.last > now_) m_.last = 0;  // a clock that ran ahead is not believed
+    if (m_.last > now_) m_.last = 0;  // a time in the future came from a clock that was wrong
     m_.rolling_since = std::min(m_.rolling_since, now_);
     if (m_.package != pair_.package || m_.url != endpoint_.url()) {
       m_ = WatchMemory{};
@@ -185,7 +185,7 @@ class Watch {
     if (!endpoint_.system_fingerprint().empty()) m_.identity["system_fingerprint"] = endpoint_.system_fingerprint();
   }
 
-  // Finds the keys that exist in both identities and differ.
+  // Finds the keys that both identities have with different values.
   void find_changes() {
     for (const auto& [key, value] : identity_.items())
       if (m_.identity.contains(key) && m_.identity[key] != value)
@@ -234,8 +234,8 @@ class Watch {
     }
   }
 
-  // Returns whether only some backends answer as before. The answers of such a poll are not added to the pool. After a
-  // day this no longer counts as an update.
+  // Returns whether the answers show a rolling update: only some of the backends answer as before. The caller does not
+  // add such answers to the pool. After a day with the same answers, returns false.
   bool is_rolling() {
     if (!m_.newest.two_modes || m_.newest.p > 0.01) return false;
     if (m_.rolling_since == 0) m_.rolling_since = now_;

@@ -1,6 +1,6 @@
-// Checks whether a remote endpoint still serves the target that the draft was validated for. Uses the fingerprint if
-// the endpoint gives one (specdec serve), else what the endpoint says about itself and log-probability tracking once a
-// day, or greedy texts if there are no log-probabilities.
+// Checks whether a remote endpoint still serves the target that the draft was validated for. If the endpoint gives a
+// fingerprint (as specdec serve does), the fingerprint decides. Otherwise the endpoint's description of itself is
+// compared and, once a day, its log-probabilities are tested (or greedy texts, if it gives no log-probabilities).
 #pragma once
 
 #include <cstdint>
@@ -25,24 +25,26 @@ struct TargetWatchOptions {
   std::function<void(double)> sleep;  // tests replace the wait between attempts
 };
 
-// The result of a check whether the target is still the one that the draft was validated for.
+// The result of checking whether the endpoint still serves the target that the draft was validated for.
 struct TargetCheck {
-  // Why it is another target; it stays so until another package or an acknowledgement. "" = no other target is known.
+  // Why another target is served, "" = no other target is known. The reason is kept until the package changes or the
+  // operator acknowledges the alarm.
   std::string stale;
-  std::string named;  // fingerprint that the endpoint gives for what it serves, "" = none
-  // A rolling update is under way, and the next check must decide (exit 75); "" = none is.
+  std::string named;  // fingerprint of the served target as the endpoint states it, "" = none
+  // Why a rolling update seems to be under way, so that the check ends with "try again" (exit 75); "" = none.
   std::string wait;
   Json evidence;       // the result's "evidence.target"
   std::string memory;  // must be passed to the next call
 };
 
-// Checks the endpoint once. `memory` is what the previous call returned, "" the first time. With "", or another package
-// or URL, the watch starts anew: the current answers become the reference, because a remote endpoint shows no
-// fingerprint of its files. The alarm level follows from `false_alarm_every_days` and is between 1000 and 10,000 polls.
-// A poll makes at most 8 × calls requests (without log-probabilities 64 texts of 64 tokens, and twice as many the first
-// time). The first poll makes a few more, to find out what the endpoint gives. Two modes in the answers mean a rolling
-// update: the result is `wait` for at most a day, then `stale`. Throws what Endpoint throws, Error(kUsage) for `calls`
-// outside 8 … 256, and Error(kData) for a memory that cannot be read.
+// Checks the endpoint once. `memory` is what the previous call returned, "" the first time. With "", another package or
+// another URL, the current answers become the reference, because a remote endpoint gives no fingerprint of its files.
+// A poll makes at most 8 × calls requests. Without log-probabilities it requests 64 texts of 64 tokens, and twice as
+// many in the first poll. The first poll makes a few more requests, to find out what the endpoint offers. The alarm
+// level follows from `false_alarm_every_days` and is between 1,000 and 10,000 polls. Answers in two distinct groups
+// mean a rolling update: the result is `wait` for at most a day, then `stale`.
+// Throws what Endpoint throws, Error(kUsage) for `calls` outside 8 … 256, and Error(kData) for a memory that cannot be
+// read.
 TargetCheck watch_target(const TargetWatchOptions& options, const WatchedPair& pair, const std::string& memory,
                          const Clock& clock);
 

@@ -19,7 +19,8 @@ std::string refusal(const LoopContext& context, const State& state, const Redist
   if (p.loop.empty() && p.redistil.empty() && p.job.empty())
     return "no redistillation is set up (--loop, --redistil or --job)";
   std::vector<ActionEntry> begun = state.actions_of("redistil", 0);
-  // Entries in the future come from a clock that ran ahead. They are ignored; otherwise the loop would wait until then.
+  // Redistillations with a time in the future come from a clock that was wrong. They are ignored; otherwise the
+  // cooldown would last until that time.
   std::erase_if(begun, [now](const ActionEntry& a) { return a.created > now + kSkew; });
   const auto in_week =
       std::count_if(begun.begin(), begun.end(), [&](const ActionEntry& a) { return a.created > now - kWeek; });

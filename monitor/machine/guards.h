@@ -11,14 +11,15 @@ namespace specdec::monitor {
 
 struct RedistilRequest {
   std::string target;  // fingerprint of the target to redistil for
-  // The target has changed: the requests seen so far do not count, and the current draft is useless for the new target.
+  // True if the served target has changed. Then the requests seen so far do not count, and the current draft is
+  // useless.
   bool stale = false;
   double speedup_now = 0;  // 0 = unknown
 };
-// Returns "" if the redistillation may begin, or the reason why not, as it is shown to the user. Cooldown and fresh
-// data count from the last redistillation for the same target; a new target has had none. The requests to a new target
-// are not counted, because requests are watched only while the draft is made for the target that answers them. The
-// budget of 7 days covers all targets.
+// Returns "" if the redistillation may begin, else the reason, as shown to the user. The cooldown and the number of
+// fresh requests count from the last redistillation for the same target. With `stale` no fresh requests are needed:
+// requests are judged only while the draft fits the target that serves them, so requests to a new target would never be
+// counted. The budget of redistillations in 7 days covers all targets.
 std::string refusal(const LoopContext& context, const State& state, const RedistilRequest& request);
 
 }  // namespace specdec::monitor

@@ -1,5 +1,5 @@
-// The context in which the loop asks its questions and does its actions: the options of this check, the facts about
-// package and target, and the loop's current memory.
+// The arguments of the loop's questions (questions.h) and actions in one check: the user's options, the facts about
+// package and target, and the loop's memory.
 #pragma once
 
 #include <cstdint>

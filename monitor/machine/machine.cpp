@@ -69,7 +69,7 @@ const std::vector<Row>& rows() {
   return kRows;
 }
 
-// Returns the same key for the same redistillation, however often a check asks for it.
+// Returns an idempotency key: asking again for the same redistillation gives the same key.
 std::string redistil_key(const Memory& m, const MachineContext& c) {
   return sha256_hex(c.target + " " + c.draft + " " + c.epoch + " " + std::to_string(m.records) + " " +
                     std::to_string(c.redistillations));
@@ -79,7 +79,7 @@ void answer_alerts(Memory& m) {
   for (auto& [key, line] : m.alerts) line.clear();
 }
 
-// Makes the event's own changes to the memory. Called before the actions are made, because they read the memory.
+// Changes the memory as the event demands. Called before action_of(), which reads the memory.
 void remember(Memory& m, const Occurrence& occurrence, const MachineContext& c) {
   switch (occurrence.event) {
     case Event::kCandidate:
@@ -122,8 +122,8 @@ void remember(Memory& m, const Occurrence& occurrence, const MachineContext& c) 
 
 bool has_lost(Event event) { return event == Event::kWorse || event == Event::kRefused || event == Event::kExpired; }
 
-// Makes the action that the table asks for. Returns nothing if there is nothing to do: there is no candidate to drop,
-// speculation is already off or on, or the user has given no command to switch it.
+// Makes the action `act`, for which the transition table asks. Returns nothing if there is nothing to do: there is no
+// candidate to drop, speculation is already off or on, or the user has given no command for switching it.
 std::optional<Action> action_of(Act act, Event event, Memory& m, const MachineContext& c) {
   switch (act) {
     case Act::kProbe:
@@ -239,7 +239,8 @@ void disbelieve_future(Memory& m, int64_t now, double bake_hours) {
 }
 
 std::optional<Event> event_of(const Memory& m, const MachineInput& input, int64_t now) {
-  if (!m.expected.empty() && input.package != m.expected) return std::nullopt;  // our own move is still pending
+  // While the loop's own move of the channel to the package `expected` is pending, there is no event.
+  if (!m.expected.empty() && input.package != m.expected) return std::nullopt;
   const bool at_work = m.stage == Stage::kRedistilling || m.stage == Stage::kCandidate || m.stage == Stage::kCanary;
   if (input.verdict == Verdict::kStaleTarget)
     return at_work && same_target(m.goal, input.target) ? std::nullopt : std::optional(Event::kStale);
@@ -251,8 +252,8 @@ std::optional<Event> event_of(const Memory& m, const MachineInput& input, int64_
   if (std::any_of(m.alerts.begin(), m.alerts.end(), [](const auto& alert) { return !alert.second.empty(); }))
     return Event::kAlarm;
   if (input.verdict == Verdict::kWarn) return Event::kAmber;
-  // An inconclusive verdict is no event, with one exception: it ends SUSPECT and STALE_TARGET, because then neither an
-  // alert from outside nor another target is reported any more.
+  // The verdict inconclusive is an event only in SUSPECT and STALE_TARGET: it ends them, because no external alert and
+  // no other target is reported any more.
   if (input.verdict == Verdict::kHealthy || m.stage == Stage::kSuspect || m.stage == Stage::kStaleTarget)
     return Event::kQuiet;
   return std::nullopt;
@@ -275,10 +276,10 @@ std::optional<Transition> advance(const Memory& memory, const Occurrence& occurr
   const auto want = [&](Act act, Event why) {
     if (std::optional<Action> action = action_of(act, why, m, context)) t.actions.push_back(std::move(*action));
   };
-  // Drops the previous candidate before the memory names the next one.
+  // A new candidate replaces the previous one, so the previous one is dropped while the memory still names it.
   if (event == Event::kCandidate && m.candidate != occurrence.candidate) want(Act::kDrop, Event::kWithdrawn);
   remember(m, occurrence, context);
-  // Turns speculation on first, because a draft can only be tried while it is on.
+  // Turns speculation on first, because a draft can be tried only while speculation is on.
   if (speculates(m.stage)) want(Act::kEnable, event);
   for (const Act act : move->acts)
     if (event != Event::kCandidate || act != Act::kDrop) want(act, event);

@@ -1,6 +1,6 @@
-// The loop's state machine decides which state follows from an event, and which actions must be done. It is pure: it
-// reads no state file, no clock and no file system; time and all facts are arguments. docs/monitor.md lists every row
-// of its table, and a test compares the two.
+// The loop's state machine decides which state follows from an event, and which actions must be done. It is a pure
+// function: it reads no state file, clock or file system, and gets time and facts as arguments. docs/monitor.md lists
+// every row of the transition table, and a test compares the list with the code.
 #pragma once
 
 #include <cstdint>
@@ -31,32 +31,32 @@ enum class Stage {
 inline constexpr int kStages = 10;
 
 enum class Event {
-  // Events found in the monitored traffic: its records and scraped counters. kRelapse is an alarm within the bake time
-  // of a promoted draft.
+  // Events from the monitored traffic, that is its records and scraped counters. kRelapse is an alarm within the bake
+  // time of a promoted draft (the time for which it stays under observation).
   kQuiet,
   kAmber,
   kAlarm,
   kRelapse,
   kSlow,
   kStale,
-  // Events that follow from a probe. With --confirm alarm, the alarm itself leads to kConfirmed.
+  // Results of a probe. With --confirm alarm, the alarm itself causes kConfirmed without a probe.
   kConfirmed,
   kRefuted,
   kWorth,
-  // A redistillation may begin, or one has ended without a new package.
+  // kGo: a redistillation may begin. kFailed: the redistillation ended without a new package.
   kGo,
   kFailed,
-  // The candidate channel names an untried draft, or no longer names the draft that is being tried.
+  // kCandidate: the candidate channel has an untried draft. kWithdrawn: the channel no longer has the draft on trial.
   kCandidate,
   kWithdrawn,
-  // Events that follow from the server and the canary's scores.
+  // The server's answers about the candidate's trial, and decisions from the canary's scores.
   kOnTrial,
   kRefused,
   kGone,
   kBetter,
   kWorse,
   kExpired,
-  // Another package is in the channel, or the operator has acknowledged the alarm.
+  // Another package is in the package's channel; the operator has acknowledged the alarm.
   kNewPackage,
   kAcknowledged
 };
@@ -70,20 +70,22 @@ const char* name(Act act);      // returns "probe", …
 // Returns the stage with this name. Throws Error(kData) if there is none.
 Stage stage_of(const std::string& name, const std::string& where);
 
-// The target state and the actions of a table row. `to` may be the old state if only the actions are wanted (again).
+// The state that follows, and the actions to do, in one row of the transition table. A row that only repeats actions
+// has `to` equal to the old state.
 struct Move {
   Stage to;
   std::vector<Act> acts;
 };
-// Returns nothing if the event does not matter in this state.
+// Returns nothing if the event has no effect in this state.
 std::optional<Move> move_on(Stage from, Event event);
 
-// Returns whether entering this state turns speculation on again, if it was turned off.
+// Returns whether entering this state turns speculation on, if the loop had turned it off.
 bool speculates(Stage stage);
 // Returns true for the states that need no attention from anybody: HEALTHY and WARN.
 bool is_calm(Stage stage);
 
-// The loop's memory between checks, besides the detectors. It is one JSON value in the state file.
+// The loop's memory between checks, stored as one JSON value in the state file. (The detectors have values of their
+// own.)
 struct Memory {
   Stage stage = Stage::kHealthy;
   int64_t since = 0;  // unix seconds
@@ -94,41 +96,41 @@ struct Memory {
   std::set<std::string> rejected;  // digests that were tried and must never be tried again
   std::string promoted, former;    // digests of the package that won the last canary, and of the package before it
   int64_t bake_until = 0;
-  // The digest that our own move puts into the channel. A check that finds it there does not treat it as a new package.
+  // The digest of the package to which the loop itself moves the channel. When a check finds this package in the
+  // channel, it does not count as new.
   std::string expected;
-  bool off = false;     // we have turned speculation off
+  bool off = false;     // the loop has turned speculation off
   int64_t records = 0;  // number of acceptance records read so far
   int64_t false_alarms = 0;
   // For each of the last three redistillations: the rolled-out acceptance of the candidate minus the rolled-out
   // acceptance of the package before it.
   std::vector<double> regained;
-  // One line for each alert from Alertmanager, by the alert's key; "" once the alert has been answered.
+  // One line of text for each alert from Alertmanager, by the alert's key; "" once the loop has reacted to the alert.
   std::map<std::string, std::string> alerts;
 };
 Json to_json(const Memory& memory);
 Memory memory_from_json(const Json& object, const std::string& where);
 
-// Corrects times in the future, which came from a clock that ran ahead, so that the loop does not wait for them.
+// Replaces times in the future, which came from a clock that was wrong. Otherwise the loop would wait until then.
 void disbelieve_future(Memory& memory, int64_t now, double bake_hours);
 
-// The results of a check that decide the event: its verdict, the digest of the package in the channel, and the
+// Results of a check from which event_of() finds the event: the verdict, the digest of the package in the channel, the
 // fingerprint of the served target.
 struct MachineInput {
   Verdict verdict = Verdict::kInconclusive;
   std::string package, target;
-  bool former_fits = false;  // Memory::former is bound to this target
+  bool former_fits = false;  // Memory::former is bound to `target`
 };
-// Returns the event that follows from a check, or nothing if there is too little data or nothing new. Another target is
-// not new if the current redistillation or candidate is for it.
+// Returns the event for a check's result, or nothing if there is too little data or nothing new. Another served target
+// is nothing new while the loop redistils, or tries a candidate, for that target.
 std::optional<Event> event_of(const Memory& memory, const MachineInput& input, int64_t now);
 
-// An event and what is recorded about it.
+// An event, with the reason and the evidence that are recorded with it.
 struct Occurrence {
   Event event;
   std::string reason;
   Json evidence = Json::object();
-  // Only for kCandidate: the digest of the candidate, and how much higher its rolled-out acceptance is than the current
-  // package's.
+  // Set only for kCandidate: the candidate's digest, and its rolled-out acceptance minus that of the current package.
   std::string candidate = {};
   double regained = 0;
 };
@@ -137,25 +139,25 @@ struct Occurrence {
 struct MachineContext {
   int64_t now = 0;
   std::string package;          // digest of the package in the channel
-  std::string draft;            // fingerprint of its draft
+  std::string draft;            // fingerprint of the package's draft
   std::string target;           // fingerprint of the served target
   std::string epoch;            // counts the restarts of the detectors
   int64_t redistillations = 0;  // number of redistillations begun so far
   double bake_hours = 24;
-  bool can_disable = false, can_enable = false;  // the user has given a command for it
+  bool can_disable = false, can_enable = false;  // the user has given a command that turns speculation off, on
 };
 
-// The actions that a transition may ask for. Each holds what the machine knows about it. For each kind, a file of
-// monitor/actions/ says what else is written down and how the action is done.
+// The actions that a transition may ask for. Each struct has what the state machine decides about the action. A file of
+// monitor/actions/ for each struct adds the rest and runs the action.
 struct Probe {
   static constexpr Act kAct = Act::kProbe;
-  std::string key;        // the same all day, so that the same probe runs once a day
-  bool of_speed = false;  // measures whether speculation would pay again, instead of whether acceptance has dropped
+  std::string key;        // the same for a whole day, so that the probe runs at most once a day
+  bool of_speed = false;  // true: measures whether speculation would pay again; false: whether acceptance has dropped
 };
 struct Redistil {
   static constexpr Act kAct = Act::kRedistil;
   std::string key, target;
-  int64_t records = 0;  // number of records read before it
+  int64_t records = 0;  // number of records read before the redistillation
 };
 struct LoadCandidate {
   static constexpr Act kAct = Act::kLoad;
@@ -165,7 +167,7 @@ struct DropCandidate {
   static constexpr Act kAct = Act::kDrop;
   std::string digest;
   Event why;
-  bool has_lost = false;  // the candidate lost, so its channel must be rolled back too
+  bool has_lost = false;  // the candidate lost the trial, so the candidate channel must be rolled back too
 };
 struct Promote {
   static constexpr Act kAct = Act::kPromote;
@@ -173,7 +175,7 @@ struct Promote {
 };
 struct RollBack {
   static constexpr Act kAct = Act::kRollBack;
-  // The channel goes back from `digest` to `former`, the package before it.
+  // Moves the channel back from the package `digest` to the package before it, `former`.
   std::string digest, former, why;
 };
 struct Disable {
@@ -191,17 +193,17 @@ using Action =
     std::variant<Probe, Redistil, LoadCandidate, DropCandidate, Promote, RollBack, Disable, Enable, RestartDetectors>;
 
 struct Transition {
-  Memory memory;                // what must be remembered from now on
+  Memory memory;                // the new memory
   Stage from;                   // the old state; the new one is in `memory`
-  std::vector<Action> actions;  // to be written down in this order
-  // If true, the transition is recorded and posted, and pending actions of the old state are ended. Another candidate
-  // counts as a new stage, too. If false, the state stays the same, and only its actions are asked for again.
+  std::vector<Action> actions;  // actions to record, in this order
+  // True if the state changes, or a new candidate is tried in the same state. Then the transition is recorded and
+  // posted, and the pending actions of the old state are ended. False if only the actions are repeated.
   bool is_new_stage = false;
 };
-// Returns nothing if the event does not matter in the current state.
+// Returns nothing if the event has no effect in the current state.
 std::optional<Transition> advance(const Memory& memory, const Occurrence& occurrence, const MachineContext& context);
 
-// Gives up a channel move that turned out to be impossible. `rejected` is the digest that must never be tried again, ""
+// Gives up a channel move that is impossible. `rejected` is the digest of a package that must never be tried again, ""
 // = none.
 void give_up_move(Memory& memory, const std::string& rejected);
 

@@ -14,13 +14,15 @@ namespace specdec::monitor {
 
 namespace {
 
-// Limits of one page: its series (with the pairs of models), and the text of their labels.
+// Limits of one page: its number of series (plus pairs of models), and the bytes of its label text.
 constexpr size_t kMaxSeries = 20000, kMaxText = 8u << 20;
-constexpr size_t kMaxGoneText = 1u << 20;  // labels of earlier scrapes are kept up to this or twice the newest page's
-constexpr double kMostPerSecond = 1e7;     // tokens or steps per second of one replica; no server makes more
+// Limit in bytes for the label text of a stored scrape, which may include replicas that no longer exist. If twice the
+// label text of the newest page is more, that is the limit.
+constexpr size_t kMaxGoneText = 1u << 20;
+constexpr double kMostPerSecond = 1e7;  // tokens or steps per second of one replica; no server makes more
 constexpr int64_t kShortestElapsed = 60, kUnknownElapsed = 86400;
-// A server goes on counting while its counters are read one after the other, so one counter may lag another by this
-// much.
+// A server keeps counting while it writes its counters one after the other. So a counter may exceed another one that
+// should bound it, by this share plus this number.
 constexpr double kSlackShare = 0.05, kSlack = 4096;
 
 constexpr const char* kExpectedFormat = ", expected Prometheus text format 0.0.4";
@@ -29,11 +31,11 @@ constexpr const char* kExpectedFormat = ", expected Prometheus text format 0.0.4
   throw PageError(where + ": line " + std::to_string(number) + ": " + reason + kExpectedFormat);
 }
 
-// Computes the sums from the series.
+// Computes the sums of a scrape from its series.
 void sum_up(Counters& c, const std::string& where) {
   for (const auto& [key, value] : c.series) {
     const Place place = place_of(parse_series(key, where));
-    if (!place.known) continue;  // a later version may know it
+    if (!place.known) continue;  // the state may be from a later version that knows this series
     if (place.has_no_position || place.is_beyond)
       throw Error(ErrorKind::kData, where + ": a series by position without a position up to " +
                                         std::to_string(kMaxPosition) + ": " + shown_label(key));
@@ -102,7 +104,7 @@ class Collector {
     }
     const std::string key = series_text(place.known->name, s.labels);
     if (const auto first = names_.find(key); first != names_.end()) {
-      if (first->second == s.name)  // else the page has one counter under two names
+      if (first->second == s.name)  // otherwise the page has one counter under two names, which is no error
         set_aside(s, number,
                   shown_label(s.name) + " is there twice with the same labels: do two servers share this page?");
       return;
@@ -116,7 +118,7 @@ class Collector {
     counters_.series[key] = s.value;
   }
 
-  // Sets the replica of a line aside.
+  // Leaves out the replica whose series is in line `number` of the page.
   void set_aside(const Sample& s, size_t number, const std::string& reason) {
     bad_.emplace(replica_of(s), "line " + std::to_string(number) + ": " + reason);
   }
@@ -152,16 +154,16 @@ class Collector {
     return text;
   }
 
-  // Returns whether another series, with this much text, can be kept, and counts it. If not, its replica is left out as
-  // a whole.
+  // Returns whether another series with `text` bytes of label text fits the limits; if so, counts it. If not, the
+  // caller leaves out the whole replica.
   bool has_room(size_t text) {
     const bool has = counters_.series.size() + counters_.pairs.size() < kMaxSeries && text_ + text <= kMaxText;
     if (has) text_ += text;
     return has;
   }
 
-  // Sets the replicas of other models aside where others name no model; such a page is one server's, and these are
-  // foreign to it. Refuses the page if every replica names its model.
+  // Handles a page with several models. If some replicas name no model, the page is that of one server, and the
+  // replicas that name a model are left out. If every replica names its model, throws PageError.
   void refuse_models() {
     const std::string reason = "counters of " + listed(models_) +
                                (model_.empty() ? ", expected one model: give --model" : ", expected --model " + model_);
@@ -174,11 +176,11 @@ class Collector {
   std::string where_, model_;
   Counters counters_;
   std::set<std::string> models_, engines_;
-  bool names_no_model_ = false;               // of some series
+  bool names_no_model_ = false;               // some series have no model_name label
   std::map<std::string, std::string> names_;  // series → its name on the page
   std::map<std::string, std::string> bad_;    // replica → the problem with its lines
-  std::set<std::string> beyond_;              // replicas for which there was no room
-  size_t text_ = 0;                           // of all series and pairs
+  std::set<std::string> beyond_;              // replicas that exceed the limits
+  size_t text_ = 0;                           // bytes of label text of all series and pairs
 };
 
 size_t text_of(const std::map<std::string, double>& series) {
@@ -289,7 +291,7 @@ Counters parse_query_answer(const std::string& text, const std::string& where, c
   return collector.done();
 }
 
-// Sums up again after the series have changed.
+// Recomputes the sums after the series have changed.
 void Counters::restore_sums() {
   Counters whole;
   whole.engine = engine;
@@ -371,7 +373,7 @@ Json to_json(const Counters& c) { return {{"engine", c.engine}, {"time", c.time}
 
 Counters counters_from_json(const Json& o, const std::string& where) {
   Counters c;
-  if (!o.is_object() || !o.contains("series")) return c;  // a version that stored sums wrote it: start anew
+  if (!o.is_object() || !o.contains("series")) return c;  // written by a version that stored sums: start anew
   c.engine = json_string(o, "engine", "", where, ErrorKind::kData);
   c.time = json_int(o, "time", {.low = 0, .high = kMaxCount, .fallback = 0}, where, ErrorKind::kData);
   for (const auto& [key, value] : json_object(o, "series", kMaxSeries, where, ErrorKind::kData).items()) {

@@ -19,7 +19,7 @@ bool is_plain_name(std::string_view name) {
   return true;
 }
 
-// Reads one line from left to right.
+// Parses one line of a page from left to right.
 class LineReader {
  public:
   explicit LineReader(std::string_view line) : line_(line) {}
@@ -72,7 +72,7 @@ class LineReader {
     return true;
   }
 
-  // Reads "…" with the escapes \\, \" and \n. Another backslash stands for itself.
+  // Reads a quoted text with the escapes \\, \" and \n. Before any other character, a backslash stands for itself.
   bool read_quoted(std::string* text) {
     for (++at_; !at_end() && peek() != '"'; ++at_) {
       const char next = at_ + 1 < line_.size() ? line_[at_ + 1] : '\0';
@@ -104,7 +104,7 @@ class LineReader {
     }
   }
 
-  // Reads key="value", "key"="value" or "name of the series".
+  // Reads one term between the braces: key="value", "key"="value" or "name of the series".
   bool read_term() {
     std::string key, value;
     const bool quoted = peek() == '"';
@@ -127,7 +127,7 @@ class LineReader {
     return true;
   }
 
-  // Reads a decimal number, Inf or NaN. Numbers beyond a double's range are infinite or 0.
+  // Reads a decimal number, Inf or NaN. A number too large for a double becomes infinite, one too small becomes 0.
   bool read_number(double* value) {
     const size_t begin = at_;
     while (!at_end() && !is_blank(peek())) ++at_;

@@ -1,4 +1,4 @@
-// Reads pages in Prometheus' text format 0.0.4, and OpenMetrics pages as far as they look the same.
+// Reads pages in Prometheus' text format 0.0.4, and the common subset of OpenMetrics.
 #pragma once
 
 #include <map>
@@ -9,8 +9,8 @@
 
 namespace specdec::monitor {
 
-// An Error(kData) about what a URL answered. It has its own type because another poll may get a better answer, whereas
-// a file stays as it is.
+// An Error(kData) about the reply of a URL. It has a type of its own because, unlike a file, the URL may give a better
+// reply the next time.
 class PageError final : public Error {
  public:
   explicit PageError(const std::string& message) : Error(ErrorKind::kData, message) {}
@@ -22,30 +22,31 @@ struct Sample {
   double value = 0;
 };
 
-// One line of a page. If the line is malformed, `sample` has the name only if the name came before the problem.
+// One parsed line of a page. If the line is malformed, `sample` has only what came before the problem.
 struct PageLine {
-  bool is_sample = false;  // false for blank lines and comments, too
-  // True if the name and all labels were read, even if the line is malformed. If a label is there twice, `sample` has
-  // its first value.
+  bool is_sample = false;  // false for blank lines, comments and malformed lines
+  // True if the name and all labels were read, even if the rest of the line is malformed. If a label occurs twice,
+  // `sample` has its first value.
   bool is_named = false;
-  std::string problem;  // why the line is malformed, "" = it is not
+  std::string problem;  // why the line is malformed; "" = it is well-formed
   Sample sample;
 };
 
-// Parses name{key="value",…} number [timestamp] without the line feed. Blanks and tabs may stand between any two of
-// these parts. The name may also stand inside the braces, in quotes. What follows " # " is an exemplar and is skipped.
+// Parses a line without its line feed: name{key="value",…} number [timestamp]. Blanks and tabs may stand between any
+// two of these parts. The name may also stand inside the braces, in quotes. Text after " # " is an exemplar and is
+// skipped.
 PageLine parse_line(std::string_view line);
 
-// Writes a series in the form that parse_line() reads before the number, with sorted labels.
+// Writes name{key="value",…} with sorted labels, in the form that parse_line() reads.
 std::string series_text(const std::string& name, const std::map<std::string, std::string>& labels);
 
-// How a reply shows that it is whole.
+// Facts about a reply that show whether its page is complete.
 struct PageEnd {
-  bool has_length = true;       // HTTP said where the body ends, so a broken transfer was noticed
-  bool is_openmetrics = false;  // its last line is "# EOF"
+  bool has_length = true;       // the HTTP headers say where the body ends
+  bool is_openmetrics = false;  // an OpenMetrics page, whose last line must be "# EOF"
 };
-// Throws PageError if the page may have been cut: a number without its last digits is a smaller number, and would be
-// taken for the restart of a server.
+// Throws PageError if the page may be truncated. A counter without its last digits is smaller, which would look like a
+// restarted server.
 void require_whole_page(const std::string& text, const PageEnd& end, const std::string& where);
 
 }  // namespace specdec::monitor

@@ -1,5 +1,5 @@
-// A bounded list of messages, for problems that a foreign page may cause without limit. It keeps the first messages and
-// only counts the others, because what is reported goes into a history that is never shortened.
+// A bounded list of messages about other servers' pages, which may have any number of problems. The first messages are
+// kept, the others are only counted, because the messages are stored in a history that is never shortened.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class Few {
     ++count_;
     if (kept_.size() < kKept) kept_.push_back(line);
   }
-  // Adds the lines of another list, each with `before` in front.
+  // Adds the lines of `other`, each prefixed with `before`.
   void add(const Few& other, const std::string& before) {
     for (const std::string& line : other.kept_) add(before + line);
     count_ += other.count_ - static_cast<int64_t>(other.kept_.size());
@@ -24,7 +24,7 @@ class Few {
   bool empty() const { return count_ == 0; }
   int64_t count() const { return count_; }
   const std::string& front() const { return kept_.front(); }
-  // Returns the lines that are kept, and "and N more" if there are others.
+  // Returns the kept lines, followed by "and N more" if N lines were only counted.
   std::vector<std::string> lines() const {
     std::vector<std::string> lines = kept_;
     if (const int64_t more = count_ - static_cast<int64_t>(kept_.size()); more > 0)

@@ -17,7 +17,8 @@ constexpr int64_t kMaxDraft = 1024;  // tokens drafted in one step
 constexpr double kFirstTime = 1e9;   // a smaller number is not a unix time in seconds
 constexpr const char* kSglangExtension = "sglext";
 
-// Errors name the place and the problem. They do not repeat the text found there, because the line is untrusted.
+// Throws an error that names the place and the problem. The error does not repeat the text found there, because the
+// line is untrusted.
 [[noreturn]] void refuse(const std::string& where, const char* what) {
   throw Error(ErrorKind::kData, where + ": " + what);
 }
@@ -26,7 +27,7 @@ int64_t count(const Json& object, const char* key, const std::string& where) {
   return whole_figure(object, key, AcceptanceFigure::kTokens, where);
 }
 
-// Parses an object's key that is a number of draft tokens.
+// Parses a key of a JSON object as a number of draft tokens.
 int64_t width_of(const std::string& key, const std::string& where) {
   int64_t width = -1;
   const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), width);
@@ -101,12 +102,13 @@ void by_efficiency(AcceptanceRecord& r, int64_t drafted, int64_t accepted, const
 
 struct Totals {
   int64_t steps, drafted, accepted;
-  bool may_be_tree = false;  // drafted / steps may count side branches of a tree, too
+  bool may_be_tree = false;  // drafted / steps may include side branches of a tree
 };
 
-// Returns the depth of the drafts. Where they may be trees, `k` tokens of a step need not follow each other. Then the
-// steps that got as far as any step did would all have to fail at the next position, if there was one; where that is
-// less likely than kChance at the acceptance of the positions before, there was none.
+// Returns the depth of drafts of `k` tokens per step, which may be trees. `deepest` is the largest number of tokens
+// that any step accepted. If the tree were deeper, all steps that accepted `deepest` tokens would have been rejected at
+// the next position. If this has a probability below kChance at the acceptance measured so far, the depth is `deepest`,
+// else `k`.
 int64_t depth_of(const std::vector<int64_t>& histogram, int64_t k) {
   constexpr double kChance = 0.01;
   int64_t deepest = static_cast<int64_t>(histogram.size()) - 1;
@@ -139,13 +141,13 @@ void from_histogram(AcceptanceRecord& r, const std::vector<int64_t>& histogram, 
     if (histogram[j] > 0) add_steps(r.counts, histogram[j], depth, static_cast<int64_t>(j));
 }
 
-// TensorRT-LLM's performance metrics of a request.
+// Reads TensorRT-LLM's performance metrics of a request.
 void read_trt(AcceptanceRecord& r, const Json& o, const std::string& where) {
   by_efficiency(r, count(o, "total_draft_tokens", where), count(o, "total_accepted_draft_tokens", where), where);
 }
 
-// Reads the figures per step, which vLLM and AIPerf write under the same names. TensorRT-LLM's record may have them one
-// day; the names of its two totals, which are others, are read too.
+// Reads the per-step figures that vLLM and AIPerf write under the same names. The two totals may also have
+// TensorRT-LLM's names, in case its records get per-step figures.
 void read_vllm(AcceptanceRecord& r, const Json& o, const std::string& where) {
   const bool trt = o.contains("total_draft_tokens");
   const int64_t drafted = count(o, trt ? "total_draft_tokens" : "num_draft_tokens", where);
@@ -168,7 +170,7 @@ void read_vllm(AcceptanceRecord& r, const Json& o, const std::string& where) {
     refuse(where, "the steps and the counts contradict each other");
 }
 
-// SGLang before 0.5.20 called three of the figures otherwise.
+// Reads SGLang's figures. Versions before 0.5.20 used other names for three of them.
 void read_sglang(AcceptanceRecord& r, const Json& o, const std::string& where) {
   const bool old = !o.contains("spec_num_proposed_drafts") && o.contains("spec_draft_token_num");
   const int64_t steps = count(o, "spec_verify_ct", where),
@@ -220,7 +222,7 @@ struct Search {
     }
     if (!node.is_object()) return;
     read_request(request, node);
-    // SGLang's log has the request as JSON inside a string.
+    // SGLang's request-metrics log has the request as JSON inside a string.
     if (node.contains("request_parameters") && node["request_parameters"].is_string())
       visit(parse_foreign_json(node["request_parameters"].get_ref<const std::string&>(), where + ": request_parameters",
                                {.max_bytes = size_t{1} << 20, .max_depth = kMaxDepth}),
@@ -244,8 +246,8 @@ struct Search {
       records.push_back(std::move(r));
       return;
     }
-    // Skips the conversation itself, because its text is not a setting of the request. SGLang may write an answer's
-    // figures twice, in meta_info and in sglext, so sglext is read only where there is nothing else.
+    // Conversations are skipped, because their text may contain similar keys. SGLang may write the figures of an answer
+    // twice, in meta_info and in sglext, so sglext is read only if nothing else was found.
     const size_t before = records.size();
     for (const auto& [key, value] : node.items())
       if (value.is_structured() && key != "messages" && key != "message" && key != "delta" && key != "tools" &&

@@ -1,7 +1,7 @@
-// Reads the acceptance of finished requests as other engines write it, from anywhere in a line of JSON (a response, an
-// access log, a batch output): vLLM 0.33 `metrics.speculative_decoding`, the same record from AIPerf
-// (SpecDecodeAcceptanceRecord), TensorRT-LLM's performance metrics, SGLang 0.5 `meta_info` or `sglext` and its
-// request-metrics log, llama.cpp `timings`.
+// Reads the acceptance records that other engines write about finished requests. A record may be anywhere in a line of
+// JSON (a response, an access log, a batch output). Known are vLLM 0.33 `metrics.speculative_decoding`, the same record
+// from AIPerf (SpecDecodeAcceptanceRecord), TensorRT-LLM's performance metrics, SGLang 0.5 `meta_info` or `sglext` and
+// its request-metrics log, and llama.cpp `timings`.
 #pragma once
 
 #include <string_view>
@@ -12,11 +12,11 @@
 
 namespace specdec::monitor {
 
-// Returns one record for each answer in the line. The overlap at a position is the number of accepted tokens, and
-// reached_i the number of steps that accepted all tokens before i. This is exact if every step drafted the same number
-// of tokens or the engine lists the steps; otherwise the record only states efficiency (accepted / drafted). SGLang may
-// draft trees, and then it counts the tokens of all branches, so tokens per step is more than the depth of a draft. If
-// so many steps end at the same greatest depth that chance cannot explain it, that depth is taken as the draft's depth,
+// Returns one record for each answer in the line. overlap_i is the number of tokens accepted at position i, and
+// reached_i the number of steps that accepted all tokens before i. Both are exact if every step drafted the same number
+// of tokens or the engine lists the steps; otherwise the record states only the efficiency (accepted / drafted).
+// SGLang may draft trees. It then counts the tokens of all branches, so tokens per step exceed the depth of the tree.
+// If more steps end at the same greatest depth than chance can explain, this depth is taken as the depth of the tree,
 // and later positions count as not drafted.
 // Time, temperature, grammar and segment (`metadata.domain` or `domain`) default to 0, 1, none and "". Throws
 // Error(kData) if the line is not JSON, has no such figures, or has figures that contradict each other.

@@ -54,7 +54,7 @@ Counters read_counters(const SecretUrl& source, const Secret& api_key, const std
 
 namespace {
 
-// Says what to do about a status that is no page.
+// Returns advice for the user about a reply whose HTTP status is not 200.
 std::string advice(const net::HttpReply& reply) {
   if (!reply.redirect.empty()) return "the page is at " + SecretUrl(reply.redirect).shown() + ": name that address";
   if (reply.status == 401) return "give --api-key-file";
@@ -72,7 +72,8 @@ FetchedPage fetch(const SecretUrl& url, const Secret& api_key) {
   request.timeout_s = 30;
   request.max_body_bytes = kMaxResponse;
   net::HttpReply reply = net::HttpClient().once(request);
-  // OpenSSL says so when a server answers the handshake with HTTP, which it will do at the next look, too.
+  // OpenSSL reports "wrong version number" if the server answers a TLS handshake with plain HTTP. That is kData and not
+  // kNetwork, because trying again would not help.
   if (url.shown().starts_with("https://") && reply.problem.find("wrong version number") != std::string::npos)
     throw Error(ErrorKind::kData, url.shown() + ": the server does not speak TLS there (" + reply.problem +
                                       "): did you mean http://" + url.shown().substr(8) + "?");

@@ -10,8 +10,9 @@ namespace {
 
 constexpr size_t kMaxShown = 120;
 
-// The names come from vLLM 0.33 v1/spec_decode/metrics.py, SGLang 0.5 observability/metrics_collector.py, TensorRT-LLM
-// metrics/collector.py and llama.cpp tools/server; specdec's own are vLLM's with another prefix.
+// The series names of each engine, from vLLM 0.33 v1/spec_decode/metrics.py, SGLang 0.5
+// observability/metrics_collector.py, TensorRT-LLM metrics/collector.py and llama.cpp tools/server; specdec's own names
+// are vLLM's with another prefix.
 constexpr Known kKnown[] = {
     {"specdec", "specdec:spec_decode_num_drafts_total", Meaning::kDrafts},
     {"specdec", "specdec:spec_decode_num_draft_tokens_total", Meaning::kDrafted},
@@ -40,12 +41,12 @@ constexpr Known kKnown[] = {
     {"llamacpp", "llamacpp:tokens_predicted_total", Meaning::kGenerated},
 };
 
-// Others export the counters of these engines under longer names: Ray Serve writes ray_vllm_x and KServe kserve_vllm:x,
-// and where a colon is not allowed it becomes an underscore.
+// Prefixes that wrappers add to the engines' series names: Ray Serve writes ray_vllm_x, KServe writes kserve_vllm:x. In
+// the names of the engines in kRenamed, a wrapper may also replace the colon by an underscore.
 constexpr std::string_view kWrappers[] = {"ray_", "kserve_"};
 constexpr std::string_view kRenamed[] = {"vllm", "sglang", "llamacpp"};
 
-// Returns the engine's own name for a series, which is `name` if nobody renamed it.
+// Returns the engine's own name of a series: removes a wrapper's prefix and restores the colon.
 std::string own_name(std::string name) {
   for (const std::string_view wrapper : kWrappers)
     if (name.starts_with(wrapper)) name.erase(0, wrapper.size());
@@ -67,7 +68,7 @@ const std::string* position_label(const Sample& s) {
   return nullptr;
 }
 
-// Labels that describe what is counted and do not belong to the replica's identity.
+// Labels that describe the counter and are not part of the replica's identity.
 constexpr const char* kNoReplica[] = {"position", "token_position", "draft", "target", "package"};
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace specdec::monitor {
 namespace {
 
 constexpr size_t kMaxLine = 1 << 20;
-constexpr size_t kBlock = 1 << 18;  // stays in the CPU's cache while it is read
+constexpr size_t kBlock = 1 << 18;  // bytes read at a time; small enough for the CPU's cache
 
 std::string head_of(const InputFile& input, uint64_t offset) {
   std::string bytes(static_cast<size_t>(std::min<uint64_t>(256, offset)), '\0');
@@ -40,7 +40,8 @@ class RecordReader {
   }
 
  private:
-  // Reads the whole lines of a block, which begins at the start of the buffer, and keeps the rest for the next block.
+  // Reads the complete lines of the block at the start of the buffer. An incomplete last line is kept for the next
+  // block.
   void read_block(std::string_view block) {
     size_t begin = 0;
     for (size_t end = block.find('\n', held_); end != std::string_view::npos; end = block.find('\n', begin)) {
@@ -82,7 +83,7 @@ class RecordReader {
     ++figures_.records;
   }
 
-  // Record parsers state the problem without repeating the text they found.
+  // Counts a broken line. `reason` comes from a record parser, and such reasons never repeat untrusted text.
   void broken(const std::string& reason) {
     if (++figures_.broken_lines == 1)
       figures_.first_problem =
@@ -96,12 +97,12 @@ class RecordReader {
   std::vector<char> buffer_;
   size_t held_ = 0;  // bytes of an incomplete line at the start of the buffer
   int64_t line_number_ = 0;
-  bool skipping_ = false;  // inside a line that is too long
+  bool skipping_ = false;  // inside a line that is too long, whose rest is ignored
   AcceptanceRecord record_;
   ReadFigures figures_;
 };
 
-// Returns whether a name that is no file is an address without its scheme: host:port, or host.domain/metrics.
+// Returns whether `text` looks like an address without a scheme: host:port, or host.domain/metrics.
 bool looks_like_a_host(const std::string& text) {
   const std::string host = text.substr(0, text.find('/'));
   const size_t colon = host.find(':');

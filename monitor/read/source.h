@@ -15,9 +15,9 @@
 
 namespace specdec::monitor {
 
-// The position up to which a record file has been read. A file is identified by device and inode, so that a renamed
-// file is not read again. It is also identified by the digest of its first bytes, so that a new file that replaced an
-// old one is read from the start.
+// The position up to which a record file has been read. The state stores it by the file's device and inode, so that a
+// renamed file is not read again. `head` shows whether another file has replaced the one that was read; such a file is
+// read from the start.
 struct FilePosition {
   uint64_t offset = 0;
   std::string head;  // SHA-256 of the first min(256, offset) bytes, "" while offset is 0
@@ -31,8 +31,8 @@ struct ReadFigures {
   std::string first_problem;  // the first broken line: file, line number in this read, reason
 };
 
-// Returns the names of sources in the state and in results: each source as it may be shown, with a number added if two
-// would have the same name.
+// Returns the names of sources for the state and for results: SecretUrl::shown(), with a number appended where two
+// names would be equal.
 std::vector<std::string> names_of(const std::vector<SecretUrl>& sources);
 
 // Returns the .jsonl files and SGLang's request-metrics logs of a directory (not of its subdirectories), sorted by
@@ -40,10 +40,11 @@ std::vector<std::string> names_of(const std::vector<SecretUrl>& sources);
 // file nor a directory.
 std::vector<std::filesystem::path> record_files(const std::filesystem::path& source);
 
-// Passes the record of every complete new line to `take` and moves `position` past it; lines of other engines may have
-// several records (foreign_record.h). A last line without a newline is still being written and is left for the next
-// check; other broken lines are counted. A file that is shorter than the position, or has another head, was replaced
-// and is read from the start. Lines over 1 MiB are broken. Throws Error(kNetwork) if `file` no longer has `identity`.
+// Passes the record of every complete new line to `take` and moves `position` past the line. Lines of other engines may
+// have several records (foreign_record.h). A last line without a newline is still being written and is left for the
+// next check. Other malformed lines, and lines over 1 MiB, are counted as broken. A file that is shorter than the
+// position, or has another head, was replaced and is read from the start. Throws Error(kNetwork), which means "try
+// again", if `file` no longer has `identity`, because it was replaced just now.
 ReadFigures read_records(const std::filesystem::path& file, const std::string& identity, FilePosition& position,
                          const std::function<void(const AcceptanceRecord&)>& take);
 

@@ -18,7 +18,7 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr size_t kMostText = 400;  // bytes of a reason that are shown
+constexpr size_t kMostText = 400;  // longest shown text, in bytes
 
 // Returns the text on one line, cut to kMostText bytes at the end of a character.
 std::string shown(const std::string& text) {
@@ -52,7 +52,7 @@ Tone tone_of_stage(const std::string& stage) {
 }
 bool is(const TransitionEntry& t, Event event) { return t.event == name(event); }
 
-// Reads the state into a Life, part by part.
+// Builds a Life from the state.
 class Reader {
  public:
   Reader(const State& state, const fs::path& result) : state_(state) {
@@ -60,7 +60,7 @@ class Reader {
     transitions_ = state.transitions(INT64_MAX, State::Detail::kNoEvidence);
     for (const char* kind :
          {"redistil", "promote", "roll_back", "drop", "load", "probe", "disable", "enable", "command"})
-      for (ActionEntry& action : state.actions_of(kind, 1))  // those of version 1 have no time
+      for (ActionEntry& action : state.actions_of(kind, 1))  // skips actions of state version 1, which have no time
         actions_.push_back(std::move(action));
     life_.verdict = shown(state.value("verdict"));
     life_.package = shown(state.value("package"));
@@ -83,7 +83,8 @@ class Reader {
   }
 
  private:
-  // The last result is a file that anybody may have changed, so nothing in it is relied on.
+  // Reads the file of the last result. A missing or malformed file is not an error, because anybody may have changed or
+  // removed it.
   void read_result(const fs::path& file) {
     std::error_code ec;
     if (!fs::is_regular_file(file, ec)) return;
@@ -96,12 +97,12 @@ class Reader {
       if (const auto waiting = result.find("waiting"); waiting != result.end() && waiting->is_array())
         for (const Json& line : *waiting)
           if (line.is_string() && life_.waiting.size() < 20) life_.waiting.push_back(shown(line.get<std::string>()));
-    } catch (const Error&) {  // the database has all that matters
+    } catch (const Error&) {  // ignored: the database has everything that is needed
     }
   }
 
-  // States of earlier versions have no measurements. What was before the first is taken from the verdicts in the
-  // history.
+  // Reads the measurements. States of earlier versions have none; for the time before the first measurement, the
+  // figures come from the verdicts in the history.
   void read_measurements() {
     std::vector<Measurement> measurements = state_.measurements();
     std::vector<Measurement> before;
@@ -116,7 +117,8 @@ class Reader {
       before.back().epoch = epoch;
       before.back().time = row.time;
     }
-    // The first measurement goes on with the sums of the verdicts before it, unless the detectors were restarted.
+    // The first measurement continues the sums of the verdicts before it, unless the detectors were restarted between
+    // them.
     if (!measurements.empty())
       for (Measurement& m : before)
         if (m.epoch == epoch) m.epoch = measurements.front().epoch;
@@ -125,8 +127,8 @@ class Reader {
     life_.periods = periods_of(measurements, Life::kMostPeriods);
   }
 
-  // Returns the rows of the history whose evidence is read: half of the places go to alarms and restarts of the
-  // detectors, the rest to the newest others.
+  // Returns the rows of the history whose evidence is read. One half of kMostEvents is for the newest alarms and
+  // restarts of the detectors, the other half for the newest other rows.
   std::vector<size_t> chosen_verdicts() const {
     std::vector<size_t> chosen;
     size_t grave = Life::kMostEvents / 2, others = Life::kMostEvents / 2;
@@ -151,7 +153,8 @@ class Reader {
     for (const Measurement& m : life_.last) take(m.time);
   }
 
-  // Begins a span that ends where the next one begins. Consecutive spans of one kind are one.
+  // Begins a span, which ends where the next span begins. A span of the same kind as the last one continues the last
+  // one.
   void begin_span(std::vector<LifeSpan>& spans, int64_t time, const std::string& what, Tone tone) const {
     if (!spans.empty() && spans.back().what == what && spans.back().tone == tone) return;
     end_span(spans, time);
@@ -202,7 +205,7 @@ class Reader {
     }
   }
 
-  // Returns the id of the row that has the current verdict, 0 if there is none.
+  // Returns the id of the history row with the current verdict, 0 if there is none.
   int64_t newest_verdict() const {
     const bool is_current = !history_.empty() && history_.back().verdict == life_.verdict;
     return is_current ? history_.back().id : 0;
@@ -226,7 +229,7 @@ class Reader {
       life_.counts.lost_canaries += is_lost;
       life_.counts.promotions += is(t, Event::kBetter);
       life_.counts.rollbacks += is(t, Event::kRelapse);
-      // The verdicts say the same of these.
+      // Transitions between HEALTHY and WARN are left out, because the verdict events show them already.
       const bool is_calm_move = is(t, Event::kQuiet) || is(t, Event::kAmber);
       if (is_calm_move && (t.from == name(Stage::kHealthy) || t.from == name(Stage::kWarn))) continue;
       const bool is_trial = t.from == canary || t.to == canary || is(t, Event::kRefused);
@@ -263,7 +266,7 @@ class Reader {
     }
   }
 
-  // Returns how REDISTILLING ended after this action was asked for, null if it has not.
+  // Returns the transition that ended REDISTILLING after this action was requested, null if it has not ended.
   const TransitionEntry* end_of_training(const ActionEntry& a) const {
     const auto found = std::find_if(transitions_.begin(), transitions_.end(), [&](const TransitionEntry& t) {
       return t.time >= a.created && t.from == name(Stage::kRedistilling);
@@ -271,8 +274,8 @@ class Reader {
     return found == transitions_.end() ? nullptr : &*found;
   }
 
-  // A command that ended well may have made no package, and a Job's package comes later, so the state that followed
-  // tells the outcome.
+  // The exit code does not show how a training ended: a command that succeeded may have made no package, and the
+  // package of a Kubernetes Job comes later. So the outcome is read from the transition that ended REDISTILLING.
   void add_training(const ActionEntry& a, LifeEvent& event) {
     const TransitionEntry* const end = end_of_training(a);
     const bool is_failed = end && is(*end, Event::kFailed);
@@ -291,7 +294,7 @@ class Reader {
 
   void add(LifeEvent event) { life_.events.push_back(std::move(event)); }
 
-  // Sorts the events, and leaves out the oldest of the mildest if there are too many.
+  // Sorts the events by time. If there are too many, drops the least grave events, the oldest of these first.
   void choose_events() {
     auto& events = life_.events;
     const auto by_time = [](const LifeEvent& a, const LifeEvent& b) { return a.time < b.time; };
@@ -301,7 +304,7 @@ class Reader {
       const bool is_mild = e.kind == EventKind::kVerdict || e.kind == EventKind::kAction;
       return e.tone == Tone::kBad ? 2 : is_mild ? 0 : 1;
     };
-    // Where the gravest are too many, too, a quarter of the places stays with the newest events of any kind.
+    // A quarter of the kept events are the newest of any kind; the others are the gravest of the rest.
     const size_t newest = Life::kMostEvents / 4, rest = Life::kMostEvents - newest;
     const auto tail = events.end() - static_cast<std::ptrdiff_t>(newest);
     std::stable_sort(events.begin(), tail, [&](const LifeEvent& a, const LifeEvent& b) {
@@ -316,7 +319,7 @@ class Reader {
   std::vector<HistoryEntry> history_;
   std::vector<TransitionEntry> transitions_;
   std::vector<ActionEntry> actions_;
-  std::map<int64_t, Json> evidence_;  // by id of the history
+  std::map<int64_t, Json> evidence_;  // evidence by id of the history row
   Life life_;
 };
 

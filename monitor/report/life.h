@@ -1,5 +1,5 @@
-// The life of a draft as the monitor's state has it: how acceptance went, and what happened. It is bounded, however
-// long the state was kept: the newest and gravest events are chosen, and measurements are summed to periods.
+// The life of a draft as the monitor's state shows it: acceptance over time, and events. The size is bounded for any
+// age of the state: only the newest and gravest events are kept, and measurements are summed into periods.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@ enum class Tone { kPlain, kGood, kOpen, kBad };
 struct LifeEvent {
   int64_t time = 0;  // unix seconds
   EventKind kind = EventKind::kAction;
-  std::string what, reason;  // such as "drift", and why; one line each
+  std::string what, reason;  // `what` names the event, such as "drift"; `reason` is its cause; one line each
   Tone tone = Tone::kPlain;
-  int64_t began = 0;  // of a training: when it was asked for
+  int64_t began = 0;  // for a training, the time when it was requested
 };
-// A stretch of time in which one thing held, such as a verdict.
+// A span of time in which something stayed the same, such as the verdict.
 struct LifeSpan {
   int64_t from = 0, to = 0;
   std::string what;
@@ -44,15 +44,15 @@ struct Life {
   static constexpr size_t kMostEvents = 400, kMostPeriods = 300;
 
   int64_t begin = 0, end = 0;               // unix seconds of the first and the newest row, 0 = no check was recorded
-  std::string verdict, package;             // of the last check; "" = there was none since the detectors were restarted
-  std::string reason, next, checked;        // of the last result, if it is known; `checked` is its time
-  std::vector<std::string> waiting, to_do;  // why nothing more is done, and the actions that have not ended
-  Memory memory;                            // the state machine's
+  std::string verdict, package;             // of the last check; "" = no check since the detectors were restarted
+  std::string reason, next, checked;        // from the last result, "" if unknown; `checked` is its time
+  std::vector<std::string> waiting, to_do;  // why the loop waits, and the actions that have not ended
+  Memory memory;                            // memory of the state machine
   LifeCounts counts;
-  std::vector<Measurement> last;                                                   // the newest measurement, or nothing
-  std::vector<Period> periods;                                                     // oldest first
-  std::vector<LifeEvent> events;                                                   // oldest first
-  int64_t left_out = 0;                                                            // number of events that are left out
+  std::vector<Measurement> last;  // the newest measurement; empty if there is none
+  std::vector<Period> periods;    // oldest first
+  std::vector<LifeEvent> events;  // oldest first
+  int64_t left_out = 0;           // number of events left out
   std::vector<LifeSpan> verdicts, states, trainings, canaries, packages, targets;  // oldest first
 
   bool is_empty() const { return begin == 0; }
@@ -61,7 +61,7 @@ struct Life {
 // `result` is the file with the last result (report_file()), which may be missing. Throws what State throws.
 Life read_life(const State& state, const std::filesystem::path& result);
 
-// Returns the life without its periods' domains, as reports embed it.
+// Converts the history to JSON for embedding in reports, without the domains of the periods.
 Json to_json(const Life& life);
 
 }  // namespace specdec::monitor

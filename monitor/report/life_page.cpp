@@ -24,15 +24,15 @@ using specdec::Stretch;
 using specdec::Table;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr size_t kMostCurves = 4;       // domains, or sources of counters, that a chart shows
-constexpr size_t kMostStretches = 400;  // of a lane
-constexpr size_t kMostRows = 52;        // of the table of periods
+constexpr size_t kMostCurves = 4;       // the most domains, or sources of counters, in one chart
+constexpr size_t kMostStretches = 400;  // the most stretches in one lane
+constexpr size_t kMostRows = 52;        // the most rows in the table of periods
 
 std::string counted(int64_t n, const char* one, const char* many) {
   return std::to_string(n) + " " + (n == 1 ? one : many);
 }
 std::string day(int64_t time) { return format_utc(time).substr(0, 10); }
-// Returns the time without its seconds, "2026-11-21 12:00", with a space at which no line breaks.
+// Returns the time without its seconds, "2026-11-21 12:00", with a no-break space.
 std::string minute(int64_t time) {
   std::string text = format_utc(time).substr(0, 16);
   if (text.size() > 10 && text[10] == 'T') text.replace(10, 1, "\xC2\xA0");
@@ -59,14 +59,14 @@ std::optional<specdec::VerdictClass> class_of_tone(Tone tone) {
   return std::nullopt;
 }
 
-// Returns the life's length in words, such as "3.2 d".
+// Formats a duration, such as "3.2 d".
 std::string span_text(int64_t seconds) {
   const double hours = static_cast<double>(seconds) / 3600;
   if (hours < 48) return decimals(hours, 1) + " h";
   return decimals(hours / 24, hours < 24 * 100 ? 1 : 0) + " d";
 }
 
-// The axis of time is the same for all charts. A life of one moment gets an hour.
+// Makes a chart with the time axis that all charts of the page have. The axis is at least an hour long.
 Chart time_chart(const Life& life, const std::string& title, const std::string& y_label) {
   Chart chart;
   chart.title = title;
@@ -86,14 +86,15 @@ Chart time_chart(const Life& life, const std::string& title, const std::string& 
   return chart;
 }
 
-// Stretches that are too short to be seen become one, with the gravest tone of them.
+// Makes a lane (a row of coloured stretches on the time axis). Stretches too short to be visible are merged into one,
+// with the gravest tone among them.
 Lane lane_of(const std::string& name, const std::vector<LifeSpan>& spans, const Life& life) {
   Lane lane{name, {}};
   const double shortest = static_cast<double>(life.end - life.begin) / static_cast<double>(kMostStretches);
   Tone gravest = Tone::kPlain;
   const bool has_moments = name == "training" || name == "moves";
   for (const LifeSpan& span : spans) {
-    // A state that one check passed through is left out; the one that it ended in stays.
+    // A state that was entered and left within one check is left out, unless it is the last state.
     if (span.to <= span.from && !has_moments && &span != &spans.back()) continue;
     const double from = static_cast<double>(span.from), to = static_cast<double>(std::max(span.to, span.from));
     if (spans.size() > kMostStretches && !lane.stretches.empty() && from - lane.stretches.back().from < shortest) {
@@ -128,7 +129,7 @@ Chart lanes_chart(const Life& life) {
   return chart;
 }
 
-// Returns the names of a chart's curves: those with most of what `weight` counts.
+// Returns the names of the curves in a chart: the kMostCurves entries of `map` with the largest total weight.
 template <class Map, class Weight>
 std::vector<std::string> largest(const Life& life, const Map Period::* map, Weight&& weight) {
   std::map<std::string, double> sums;
@@ -149,7 +150,7 @@ std::vector<std::string> largest_counters(const Life& life) {
   return largest(life, &Period::counters, [](const MeasuredSums& s) { return static_cast<double>(s.n); });
 }
 
-// Sums neighbouring periods of one epoch, so that there are about `most`.
+// Merges neighbouring periods of the same epoch, so that about `most` are left.
 std::vector<Period> merged(const std::vector<Period>& periods, size_t most) {
   std::vector<Period> out;
   const size_t stretch = (periods.size() + most - 1) / most;
@@ -177,7 +178,7 @@ std::vector<Period> merged(const std::vector<Period>& periods, size_t most) {
   return out;
 }
 
-// A curve has a name, a colour of the page and a value for each period.
+// The name and style of a curve; `colour` is an index of the page's colours.
 struct Style {
   std::string name;
   int colour = 0;
@@ -189,7 +190,7 @@ Series curve(const std::vector<Period>& periods, const Style& style, Value&& val
   for (const Period& p : periods) series.y.push_back(value(p));
   return series;
 }
-constexpr int kFirstDomain = 2;  // colour of the first domain; the colours before it are of all requests and of limits
+constexpr int kFirstDomain = 2;  // colour of the first domain; colours 0 and 1 are for all requests and for limits
 template <class Map>
 const typename Map::mapped_type* entry(const Map& map, const std::string& name) {
   const auto found = map.find(name);
@@ -227,7 +228,7 @@ Chart evidence_chart(const Life& life) {
   set_times(chart, periods);
   double alarm = 0, peak = 0;
   for (const Period& p : periods) alarm = std::max(alarm, p.log10_alarm), peak = std::max(peak, p.log10_e);
-  // Far above the alarm level the figure says nothing more, and would flatten the rest.
+  // Caps the y axis at twice the alarm level, because larger values would flatten the rest of the curve.
   chart.y_max = std::max(alarm * 1.15, std::min(peak * 1.05, alarm * 2)) + 0.1;
   chart.y_min = 0;
   chart.series = {curve(periods, {"all requests", 0}, [](const Period& p) { return std::max(p.log10_e, 0.0); }),
@@ -241,7 +242,7 @@ Chart evidence_chart(const Life& life) {
   return chart;
 }
 
-// A domain has few requests in a period, so the points of this chart are fewer.
+// Charts the acceptance by domain, over fewer periods than other charts, because a domain has few requests in a period.
 Chart domains_chart(const Life& life) {
   Chart chart = time_chart(life, "Acceptance minus expected, by domain", "difference");
   const std::vector<Period> periods = merged(life.periods, kMostRows);
@@ -280,7 +281,7 @@ Table domains_table(const Measurement& last) {
   return table;
 }
 
-// The charts' figures, for readers without them.
+// Makes a table of the charts' figures, for readers who cannot see the charts.
 Table periods_table(const Life& life) {
   Table table{"Over time",
               {"until (UTC)", "requests", "acceptance", "expected", "difference", "tolerance", "log10 e"},

@@ -1,4 +1,4 @@
-// Presents a draft's life to people: the HTML page and the lines of `monitor report`.
+// Renders a draft's history (life.h) as the HTML page and the text of `monitor report`.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace specdec::monitor {
 
-// `state` is the name of the state file, which the commands to run next need.
+// Returns the page for `life`. `state` is the path of the state file, which the suggested commands name.
 specdec::Page life_page(const Life& life, const std::string& state);
 
-// Returns the command that the last check advised, "" if it was only to look at the state.
+// Returns the command that the last check suggested. Returns "" if it was only `monitor status` or `monitor report`.
 std::string advice_of(const Life& life);
 
-// Returns the life in one line, such as "watched for 12.0 d since …: 2 alarms, …".
+// Returns a summary in one line, such as "watched for 12.0 d since …: 2 alarms, …".
 std::string life_summary(const Life& life);
 
 }  // namespace specdec::monitor

@@ -9,7 +9,7 @@ namespace specdec::monitor {
 
 namespace {
 
-// Offers to write the loop where there is none.
+// Returns `specdec loop run`, or `specdec init` to write a LOOP.toml if there is none.
 std::string loop_command(const CheckOptions& o) {
   const std::string loop = o.policy.loop.empty() ? "LOOP.toml" : o.policy.loop;
   if (!o.policy.loop.empty() || std::filesystem::exists(loop)) return shell_words({"specdec", "loop", "run", loop});

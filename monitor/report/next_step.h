@@ -8,7 +8,7 @@
 
 namespace specdec::monitor {
 
-// Returns a line for a shell. It holds no secret: for a URL with a secret it says @FILE.
+// Returns a shell command without secrets: a URL with a secret is replaced by @FILE.
 std::string next_command(const CheckOptions& options, Verdict verdict);
 
 }  // namespace specdec::monitor

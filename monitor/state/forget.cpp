@@ -21,7 +21,8 @@ void redact(Json& json) {
     for (Json& part : json) redact(part);
 }
 
-// Handles each string of a JSON text by itself, because a JSON escape is not part of a URL.
+// Redacts the URLs in a text. If the text is JSON, each of its strings is redacted separately, because JSON escapes are
+// not part of a URL.
 std::string redacted(const std::string& text) {
   Json json = Json::parse(text, nullptr, false);
   if (!json.is_structured()) return without_secrets(text);
@@ -29,7 +30,7 @@ std::string redacted(const std::string& text) {
   return json.dump();
 }
 
-// Redacts every row of `table` whose column contains a URL.
+// Redacts `column` in every row of `table` in which this column contains a URL.
 void redact_column(SQLite::Database& db, const std::string& table, const std::string& column) {
   std::vector<std::pair<int64_t, std::string>> changed;
   for (SQLite::Statement rows(db, "SELECT rowid, " + column + " FROM " + table + " WHERE instr(" + column + ", '://')");
@@ -58,7 +59,7 @@ std::string without_secrets(const std::string& text) {
     while (begin > told && in_scheme(static_cast<unsigned char>(text[begin - 1]))) --begin;
     const std::string scheme = text.substr(begin, colon - begin);
     if (!scheme.ends_with("http") && !scheme.ends_with("https")) continue;
-    // These characters belong to the sentence, not to the URL.
+    // Trailing punctuation belongs to the sentence, not to the URL.
     while (end > colon + 3 && std::string(":,;.'\")").find(text[end - 1]) != std::string::npos) --end;
     out += text.substr(told, begin - told) + SecretUrl(text.substr(begin, end - begin)).shown();
     told = end;
@@ -67,7 +68,7 @@ std::string without_secrets(const std::string& text) {
 }
 
 void forget_secrets(SQLite::Database& db) {
-  std::vector<std::pair<std::string, std::string>> guards;  // triggers that would refuse the changes
+  std::vector<std::pair<std::string, std::string>> guards;  // append-only triggers, which would reject the changes
   for (SQLite::Statement rows(
            db, "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND name LIKE '%is_append_only'");
        rows.executeStep();)

@@ -1,5 +1,5 @@
-// Removes secrets from old databases of the monitor. Versions 1 and 2 stored commands and URLs with their secrets, in a
-// history from which nothing is ever deleted.
+// Removes secrets from databases of older monitor versions. Versions 1 and 2 stored commands and URLs with their
+// secrets, in a history that is never deleted.
 #pragma once
 
 #include <string>

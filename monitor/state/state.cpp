@@ -20,7 +20,7 @@ namespace specdec::monitor {
 namespace {
 
 constexpr int kApplicationId = 0x53504443;  // "SPDC"
-constexpr int kVersion = 3;                 // the tables of version 2, without the secrets that versions 1 and 2 held
+constexpr int kVersion = 3;  // same tables as version 2, without the secrets that versions 1 and 2 stored
 
 constexpr const char* kSchema =
     "CREATE TABLE value (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
@@ -34,7 +34,8 @@ constexpr const char* kSchema =
     "CREATE TRIGGER history_keeps_all BEFORE DELETE ON history BEGIN SELECT RAISE(ABORT, 'history is append-only'); "
     "END;";
 
-// Adds the tables of version 2. If --on-drift was done under version 1, it stays done.
+// Adds the tables of version 2. If the --on-drift command of an alarm ran under version 1, this is recorded as an
+// action that has ended.
 constexpr const char* kSchema2 =
     "CREATE TABLE transition (id INTEGER PRIMARY KEY AUTOINCREMENT, time INTEGER NOT NULL, from_state TEXT NOT NULL, "
     "to_state TEXT NOT NULL,"
@@ -51,8 +52,8 @@ constexpr const char* kSchema2 =
     "INSERT INTO action (key, kind, payload, created, started, ended, attempts, code, outcome)"
     " SELECT key, 'command', '{}', 0, 1, 1, 1, 0, 'under version 1' FROM value WHERE key LIKE 'trigger %' AND value = "
     "'0';";
-// This table came after version 3. A state without it gets it at the next check, and earlier programs of version 3
-// leave it alone. Its rows hold sums, so nothing is lost but resolution when rows between two others are removed.
+// The table of measurements was added after version 3: a check creates it if it is missing, and older programs ignore
+// it. Its rows hold running sums, so removing a row between two others loses only resolution.
 constexpr const char* kMeasurementTable =
     "CREATE TABLE IF NOT EXISTS measurement (slot INTEGER NOT NULL, epoch INTEGER NOT NULL, time INTEGER NOT NULL, "
     "figures TEXT NOT NULL, PRIMARY KEY (slot, epoch)) STRICT, WITHOUT ROWID;";
@@ -60,8 +61,8 @@ constexpr int64_t kSlotsPerHour = 3600 / Measurement::kEvery, kSlotsPerDay = 24 
 constexpr const char* kActionColumns =
     "SELECT id, key, kind, payload, created, ended, started, attempts, code, outcome FROM action ";
 
-// Translates an SQLite error into an Error whose kind says who must act. `reads_file` is true where a statement fails
-// because of the file's tables or values, and false where only a fault of the program makes it fail.
+// Translates an SQLite error into an Error. Pass `reads_file` = false if the statement does not depend on the file's
+// tables or values, so that its failure can only be a bug in the program.
 [[noreturn]] void rethrow(const SQLite::Exception& e, const std::string& file, bool reads_file) {
   switch (e.getErrorCode() & 0xff) {
     case SQLITE_BUSY:
@@ -101,7 +102,7 @@ auto guarded(const std::string& file, F&& f, bool reads_file = true) {
 // Makes the file readable for its user only. SQLite gives its journals the same mode.
 void make_private(const fs::path& file) {
   const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
-  if (fd < 0) return;  // SQLite then reports the reason
+  if (fd < 0) return;  // SQLite reports the reason when it opens the file
   struct stat status{};
   if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077))
     ::fchmod(fd, status.st_mode & 0700);
@@ -130,7 +131,7 @@ struct State::Connection {
       return query.exec();
     });
   }
-  // Returns the values that `read` makes of the rows.
+  // Returns read(row) for each row.
   template <class Read, class... Values>
   auto rows(const std::string& sql, Read&& read, const Values&... values) {
     return guarded(file, [&] {
@@ -141,13 +142,13 @@ struct State::Connection {
       return all;
     });
   }
-  // Returns the first row, if there is one.
+  // Returns read(row) for the first row, or nothing.
   template <class Read, class... Values>
   auto row(const std::string& sql, Read&& read, const Values&... values) {
     auto found = rows(sql, read, values...);
     return found.empty() ? std::nullopt : std::optional(std::move(found.front()));
   }
-  // Returns the newest rows of a table that only grows, oldest first.
+  // Returns the newest `most` rows of an append-only table, oldest first.
   template <class Read>
   auto newest(const std::string& table, const std::string& columns, Read&& read, int64_t most) {
     return rows("SELECT * FROM (SELECT " + columns + " FROM " + table + " ORDER BY id DESC LIMIT ?) ORDER BY id", read,
@@ -173,8 +174,9 @@ constexpr const char* kPragmas =
 
 int version_of(SQLite::Database& db) { return db.execAndGet("PRAGMA user_version").getInt(); }
 
-// Returns the name of something in the file besides tables, indices and the monitor's own triggers, "" = there is
-// nothing. A trigger or a view would run when a table is used. What the file says of its kind is not asked.
+// Returns the name of a schema object that is not a table, an index or one of the monitor's own triggers; "" = none.
+// Such a trigger or view of others would run when a table is used. The object's SQL decides, because the type stated in
+// the file may be wrong.
 std::string foreign_object(SQLite::Database& db) {
   for (SQLite::Statement rows(db, "SELECT name, sql FROM sqlite_schema"); rows.executeStep();) {
     const std::string sql = text(rows, 1);
@@ -196,12 +198,12 @@ void copy_to(SQLite::Database& db, const fs::path& copy) {
   vacuum.exec();
 }
 
-// Removes deleted data, which is still in free pages. Works in memory, so that no directory for temporary files is
+// Removes deleted data from the free pages of the file. Uses memory, so that no directory for temporary files is
 // needed.
 void rebuild(SQLite::Database& db) { db.exec("PRAGMA temp_store=MEMORY; VACUUM"); }
 
-// Removes the secrets from the copy that this or an earlier upgrade made. Leaves the file as it is if it is not such a
-// copy, is damaged or is read-only.
+// Removes the secrets from the copy <file>.v1 that this or an earlier upgrade made. Does nothing if `copy` is another
+// file, damaged or read-only.
 void forget_in_copy(const fs::path& copy) {
   std::error_code ec;
   if (!fs::is_regular_file(copy, ec)) return;
@@ -223,7 +225,8 @@ void forget_in_copy(const fs::path& copy) {
   }
 }
 
-// Upgrades the file in one transaction, and first copies a file of version 1. A copy that was cut short is made anew.
+// Upgrades the file in one transaction. A file of version 1 is copied first; an incomplete copy, left by an interrupted
+// upgrade, is made again.
 void migrate(SQLite::Database& db, const fs::path& file, int from) {
   if (from == 1 && db.tableExists("action"))
     throw Error(
@@ -234,7 +237,7 @@ void migrate(SQLite::Database& db, const fs::path& file, int from) {
   forget_in_copy(copy);
   rebuild(db);
   SQLite::Transaction transaction(db, SQLite::TransactionBehavior::IMMEDIATE);
-  if (version_of(db) != from) return;  // another process was faster
+  if (version_of(db) != from) return;  // another process has upgraded it already
   if (from == 1) db.exec(kSchema2);
   forget_secrets(db);
   db.exec("PRAGMA user_version=" + std::to_string(kVersion) + ";");
@@ -275,7 +278,7 @@ State::State(const fs::path& file, Open open, int patience_ms) {
     if (const std::string foreign = foreign_object(db); !foreign.empty())
       throw Error(ErrorKind::kData, file.string() + ": has a trigger or view that no monitor made (" + foreign +
                                         "): move it away to start anew");
-    if (open == Open::kOrCreate) make_private(file);  // only now is it known to be ours
+    if (open == Open::kOrCreate) make_private(file);  // only now it is certain that this is a state file
     if (version < 1 || version > kVersion)
       throw Error(ErrorKind::kData, file.string() + ": state version " + std::to_string(version) +
                                         ", this specdec reads 1 to " + std::to_string(kVersion));
@@ -295,7 +298,7 @@ void State::commit() {
   guarded(connection_->file, [&] { connection_->db.exec("COMMIT"); }, false);
 }
 void State::rollback() {
-  // After some errors, such as those of the disk, SQLite has rolled back already.
+  // After some errors, such as disk errors, SQLite has rolled back by itself; a ROLLBACK would then fail.
   if (::sqlite3_get_autocommit(connection_->db.getHandle()) == 0)
     guarded(connection_->file, [&] { connection_->db.exec("ROLLBACK"); }, false);
 }
@@ -375,7 +378,7 @@ void State::add(const Measurement& m) {
       "figures "
       "= excluded.figures",
       slot, m.epoch, m.time, figures_text(m));
-  // Looks back a week, so that nothing is left out unless no check was made for so long.
+  // Thins out only the last week before the 30-day limit, because earlier checks have thinned out older measurements.
   connection_->change(
       "DELETE FROM measurement WHERE slot >= ?1 AND slot < ?2 AND EXISTS (SELECT 1 FROM measurement AS later WHERE "
       "later.slot > measurement.slot AND later.slot < (measurement.slot / ?3 + 1) * ?3 AND later.epoch = "

@@ -23,19 +23,19 @@ struct HistoryEntry {
   Json evidence;
 };
 
-// A step of the loop from one state to another, with its cause.
+// A recorded transition of the loop's state machine, with its cause.
 struct TransitionEntry {
   int64_t id = 0, time = 0;
   std::string from, to, event, reason;
   Json evidence;
 };
 
-// An action outside the monitor. It is written down together with its cause, before it begins. Each key is started at
-// most once, unless the action has to be tried again, and its end is recorded.
+// An action outside the monitor. It is recorded before it begins, together with its cause, and its end is recorded too.
+// Actions with the same key run only once, except that a failed or interrupted attempt may be repeated.
 struct ActionEntry {
   int64_t id = 0;
-  std::string key, kind;           // key: SHA-256, unique
-  Json payload;                    // everything needed to do it after a restart
+  std::string key, kind;           // `key` is unique: repeated requests for the same action have the same key
+  Json payload;                    // everything needed to do the action after a restart
   int64_t created = 0, ended = 0;  // unix seconds, 0 = not yet
   int64_t started = 0;             // when the current attempt began, 0 = none is under way
   int64_t attempts = 0;
@@ -47,24 +47,26 @@ class State {
  public:
   enum class Open { kOrCreate, kExisting };
   // Throws Error(kData) for a file that is not a monitor state, is damaged, has a newer version, has triggers or views
-  // that are not the monitor's own, or does not exist (kExisting); Error(kNetwork) (exit 75) if another monitor holds
-  // it; Error(kIo) if it cannot be created.
+  // that are not the monitor's own, or (with kExisting) does not exist. Throws Error(kNetwork), which means "try again"
+  // (exit 75), while another monitor holds the file; Error(kIo) if the file cannot be created.
   explicit State(const std::filesystem::path& file, Open open = Open::kOrCreate, int patience_ms = 5000);
   ~State();
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  std::string value(const std::string& key) const;  // "" if unset
+  std::string value(const std::string& key) const;  // returns "" if the key is not set
   void set_value(const std::string& key, const std::string& value);
 
-  int64_t epoch() const;  // how often the detectors were restarted
+  int64_t epoch() const;  // number of restarts of the detectors so far
 
-  FilePosition position(const std::string& identity) const;  // by file_identity(); the file's start if unknown
+  // Returns the position in the record file with this identity (file_identity()); the start of the file if none is
+  // stored.
+  FilePosition position(const std::string& identity) const;
   void set_position(const std::string& identity, const FilePosition& position);
   std::optional<Counters> counters(const std::string& url) const;
   void set_counters(const std::string& url, const Counters& counters);
 
-  // Evidence is much larger than the rest of a row. Without it, `evidence` is null.
+  // kNoEvidence leaves `evidence` null, because evidence is much larger than the rest of a row.
   enum class Detail { kAll, kNoEvidence };
   void append(const HistoryEntry& entry);
   std::vector<HistoryEntry> history(int64_t newest, Detail detail = Detail::kAll) const;  // oldest first
@@ -73,8 +75,8 @@ class State {
   int64_t append(const TransitionEntry& entry);                                                  // returns its id
   std::vector<TransitionEntry> transitions(int64_t newest, Detail detail = Detail::kAll) const;  // oldest first
 
-  // Adds a measurement, which replaces an earlier one of the same ten minutes and epoch. For each hour that is more
-  // than 30 days ago, only the last measurement stays.
+  // Adds a measurement. It replaces an earlier one of the same epoch in the same ten minutes. Of measurements more than
+  // 30 days old, only the last one of each hour is kept.
   void add(const Measurement& measurement);
   std::vector<Measurement> measurements() const;  // oldest first
 
@@ -82,12 +84,12 @@ class State {
   std::optional<ActionEntry> action(const std::string& key) const;
   std::vector<ActionEntry> pending_actions() const;                                           // oldest first
   std::vector<ActionEntry> actions_of(const std::string& kind, int64_t created_since) const;  // oldest first
-  void start_action(int64_t id, int64_t time);                                                // counts an attempt
+  void start_action(int64_t id, int64_t time);                            // begins an attempt and counts it
   void record_attempt(int64_t id, int code, const std::string& outcome);  // ends the current attempt
   void end_action(int64_t id, int64_t time);
 
  private:
-  friend class Transaction;  // groups changes; changes outside of it are committed one by one
+  friend class Transaction;  // groups changes; a change outside a Transaction is committed at once
   void begin();
   void commit();
   void rollback();

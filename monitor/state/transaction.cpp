@@ -11,7 +11,7 @@ Transaction::~Transaction() {
   try {
     state_.rollback();
   } catch (const Error&) {
-    // SQLite rolls back by itself when the connection is closed or the next process opens the file.
+    // The error is ignored: SQLite rolls back when the connection is closed or when the next process opens the file.
   }
 }
 

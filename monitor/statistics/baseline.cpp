@@ -14,13 +14,14 @@ namespace specdec::monitor {
 namespace {
 
 constexpr size_t kBucket = 20;
-// With fewer steps, a position's mean is mostly noise. Such a position and all later ones are not judged.
+// A position is judged only if at least this many steps reached it, because the mean of fewer is mostly noise. After
+// the first position with fewer steps, no position is judged.
 constexpr int64_t kMinReachedAt = 30;
 constexpr int64_t kMinOther = 50;
-constexpr size_t kEnoughForWander = 1000;  // requests; a smaller stratum has the wander of all requests
+constexpr size_t kEnoughForWander = 1000;  // requests; a smaller stratum uses the wander of all requests together
 
-// Returns the between-bucket variance component of x (one-way ANOVA with equal buckets). Sets `of_mean` to the variance
-// of the mean of x, computed from the same buckets.
+// Divides x into buckets of `bucket` values and returns the variance component between buckets (one-way ANOVA). Sets
+// `of_mean` to the variance of the mean of x, computed from the same buckets.
 double variance_component(const std::vector<double>& x, size_t bucket, double* of_mean) {
   const size_t buckets = x.size() / bucket;
   std::vector<double> means;
@@ -39,8 +40,9 @@ struct Spread {
   double standard_error = 0, wander = 0;
 };
 
-// x is in time order. Both results are the largest over the bucket lengths. With N = wander² / se² independent swings,
-// the variance is known only to ±√(2/N) of itself, so its one-sided 95 % upper bound is taken.
+// Returns the wander and the standard error of `x`, which is in time order; each is the largest over several bucket
+// lengths. The wander is the standard deviation of the slow variation of the mean. Its square has a relative error of
+// √(2/N), with N = wander² / se² independent swings, so the one-sided 95 % upper bound is returned.
 Spread spread_of(const std::vector<double>& x, size_t min_buckets) {
   double component = 0, of_mean = variance(x) / static_cast<double>(std::max<size_t>(x.size(), 1));
   for (size_t bucket = kBucket; x.size() / bucket >= min_buckets; bucket *= 2) {
@@ -88,14 +90,15 @@ StratumBaseline baseline_of(const RolloutFigures& rollout, double share) {
   StratumBaseline b;
   b.overlap = positions.means();
   b.mean = rollout.alpha.value;
-  // Two effects make these pooled sums differ from the mean over requests, which the detector watches. Lucky requests
-  // reach more positions, so they weigh more in the sums. And the late positions that they reach have a lower expected
-  // overlap. The report shows the first effect only; both together are up to twice as large (simulated).
+  // The detector watches the mean over requests, while the report has sums over all requests. Two effects make them
+  // differ: requests with more luck reach more positions and so have more weight in the sums, and late positions have a
+  // lower expected overlap. `shift` is the first effect, the only one that the report shows. In simulations both
+  // together were up to twice as large, so twice `shift` is added.
   const double sum = std::accumulate(positions.reached.begin(), positions.reached.end(), 0.0);
   const double shift =
       sum > 0 ? b.mean - std::accumulate(positions.overlap.begin(), positions.overlap.end(), 0.0) / sum : 0;
   for (double& overlap : b.overlap) overlap = std::clamp(overlap + 2 * std::min(shift, 0.0), 0.0, 1.0);
-  // The report's interval is the two-sided 90 % interval.
+  // The interval in the report is the two-sided 90 % interval, 2 · 1.645 standard errors wide.
   b.standard_error = (rollout.alpha.ci.high - rollout.alpha.ci.low) / (2 * 1.645);
   b.share = share;
   b.n = rollout.alpha.n;
@@ -105,7 +108,7 @@ StratumBaseline baseline_of(const RolloutFigures& rollout, double share) {
 
 std::string marked(const char* mark) { return std::string(" ") + mark; }
 
-// Keeps the largest strata that have enough requests, and folds the others into "".
+// Keeps the largest strata that have enough requests, and merges the others into the stratum "".
 void fold(std::map<std::string, Positions>& strata, Baseline& baseline, int64_t min_stratum) {
   std::vector<std::pair<int64_t, std::string>> by_size;
   for (const auto& [name, p] : strata) by_size.emplace_back(-p.requests, name);
@@ -120,10 +123,10 @@ void fold(std::map<std::string, Positions>& strata, Baseline& baseline, int64_t 
   if (other.requests >= kMinOther)
     strata[""] = other;
   else
-    baseline.folded.clear();  // too few requests to judge: folded strata are not watched
+    baseline.folded.clear();  // the small strata together still have too few requests to be watched
 }
 
-// Estimates a baseline from two passes over the same records: the first forms the strata, the second compares every
+// Estimates a baseline in two passes over the same records. The first pass forms the strata; the second compares every
 // request with its stratum.
 class BaselineEstimator {
  public:
@@ -217,7 +220,7 @@ class BaselineEstimator {
   Baseline& baseline_ = result_.baseline;
   std::map<std::string, Positions> strata_;
   int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = 0;  // times of the requests
-  std::vector<std::string> names_;                                  // of the strata
+  std::vector<std::string> names_;                                  // names of the strata
   std::map<std::string, size_t> index_;                             // name → its index in names_ and in the sums
   std::vector<double> sums_, shifts_, weights_;
   std::vector<Residual> residuals_;

@@ -1,5 +1,6 @@
-// The acceptance expected while nothing is wrong, by stratum and position. It comes from the gate's roll-outs or from
-// recorded traffic, and the detector and the charts compare the traffic with it.
+// The baseline: the acceptance expected while nothing is wrong, by stratum (kind of request) and draft position. It
+// comes from the gate's roll-outs or from recorded traffic. The detector and the charts compare traffic with the
+// baseline.
 #pragma once
 
 #include <cstdint>
@@ -17,48 +18,54 @@
 
 namespace specdec::monitor {
 
-// The baseline of one stratum: its rolled-out acceptance (docs/glossary.md), which is also what the server exports.
+// The baseline of one stratum, in terms of rolled-out acceptance (docs/glossary.md), which is what the server exports.
 struct StratumBaseline {
-  static constexpr size_t kPositions = 8;  // as in the records: later positions are added to the eighth
-  // The expected overlap at each position (b_i in detector.h). If there are fewer than kPositions, the later positions
-  // were not measured.
+  static constexpr size_t kPositions = 8;  // positions in acceptance records; later positions are counted in the eighth
+  // The expected overlap at each position (b_i in detector.h). If `overlap` is shorter than kPositions, the later
+  // positions were not measured.
   std::vector<double> overlap;
   double mean = 0;  // mean of the requests' x (detector.h)
   double standard_error = 0;
-  double share = 0;   // this stratum's share of the baseline's requests
-  double sd = 0;      // standard deviation of a request's x about the value its positions promise; 0 = unknown
-  double wander = 0;  // standard deviation of the slow, benign movement of the mean
-  int64_t n = 0;      // number of requests that it was measured on
+  double share = 0;  // this stratum's share of the baseline's requests
+  // Standard deviation of a request's x (detector.h) around the value expected for the positions that the request
+  // reached; 0 = unknown.
+  double sd = 0;
+  double wander = 0;  // standard deviation of the slow, benign variation of the mean
+  int64_t n = 0;      // number of requests behind these figures
 };
 
 struct Baseline {
   static constexpr int kVersion = 1;  // file schema "specdec.baseline/1"
   static constexpr size_t kMaxStrata = 30;
   using Stratum = std::pair<const std::string, StratumBaseline>;  // a stratum with its name
-  std::map<std::string, StratumBaseline> strata;                  // "" holds the other requests; see find()
-  std::set<std::string> folded;  // names of strata that were too small and became part of ""
-  bool open = true;              // true if from a report: "" also takes unknown domains under the gate's conditions
-  std::string conditions;        // if open: the part of a stratum's name after the domain
-  std::string draft, target;     // first 12 digits of the fingerprints, "" = not stated
+  std::map<std::string, StratumBaseline> strata;                  // "" has all requests of no other stratum; see find()
+  std::set<std::string> folded;                                   // names of small strata that were merged into ""
+  // True if the baseline comes from a report: then stratum "" also covers requests of unknown domains, if they have the
+  // gate's temperature and no grammar.
+  bool open = true;
+  std::string conditions;     // if `open`: the part of every stratum's name after the domain
+  std::string draft, target;  // first 12 digits of the fingerprints, "" = not stated
 
-  // Returns a pointer to the stratum whose baseline applies to `key`, or null if there is none.
+  // Returns the stratum that applies to requests with this key, or null if there is none.
   const Stratum* find(const std::string& key) const;
 };
 
-// Returns the stratum's name: domain × temperature bin {0, (0, .7], (.7, 1.2], > 1.2} × constrained or not × overlap or
-// efficiency. Examples: "code", "code t0", "code t0.7 json", "- t1.2+ eff". "-" stands for no domain. The usual bin
-// (.7, 1.2] and free text have no mark; "eff" marks records that state only accepted / drafted.
+// Returns the name of a record's stratum: domain × temperature bin {0, (0, .7], (.7, 1.2], > 1.2} × constrained by a
+// grammar or not × overlap or efficiency. Examples: "code", "code t0", "code t0.7 json", "- t1.2+ eff". "-" stands for
+// no domain. The bin (.7, 1.2] and unconstrained text add nothing to the name. "eff" marks records that state only
+// accepted / drafted.
 std::string stratum_key(const AcceptanceRecord& record);
 std::string stratum_conditions(double temperature, bool constrained, bool efficiency);
 
-// Returns a stratum for each domain of the report, and a stratum "" from all roll-outs for requests of unknown domain
-// (its share is 0 if there are domains). All have the gate's own conditions: its temperature, and free text. Throws
-// Error(kData) if the report has no roll-out.
+// Returns a stratum for each domain of the report, and a stratum "" from all roll-outs, for requests of unknown domain
+// (its share is 0 if there are domains). All strata have the gate's own conditions: its temperature, and no grammar.
+// Throws Error(kData) if the report has no roll-outs.
 Baseline baselines(const ValidationReport& report);
 
-// The least data for a baseline. With fewer requests, or over a shorter time, wander and noise cannot be told apart.
+// The least data from which a baseline is estimated. With fewer requests, or over a shorter time, the slow variation of
+// the mean (wander) cannot be told from noise.
 struct BaselineNeeds {
-  int64_t min_stratum = 200;  // requests that make a stratum of its own; smaller ones become part of ""
+  int64_t min_stratum = 200;  // requests needed for a stratum of its own; smaller strata are merged into ""
   static constexpr int64_t kBucket = 50;
   int64_t min_buckets = 20;  // number of buckets of kBucket requests
   double min_days = 1;
@@ -69,15 +76,15 @@ struct EstimatedBaseline {
   double days = 0, wander = 0;        // wander of all strata together
   std::string problem;                // why there is too little data for a baseline; "" = there is enough
 };
-// Estimates a baseline from requests. `for_each(take)` is called once, and again if there is enough data. Each call
-// must pass every record to `take`, in any order.
-// * overlap: b_{s,i} = Σ overlap_i / Σ reached_i. All b_{s,i} of a stratum are then moved by one number, so that the
-//   requests' mean bet, Σ (b_t − x_t) / (1 − b_t + .01), is 0. This is needed because reaching late positions is itself
-//   luck.
-// * wander: the square root of the between-bucket variance component of the residuals in time order (one-way ANOVA). It
-//   is the largest over the bucket lengths 20, 40, 80, … that leave min_buckets buckets, raised to its one-sided 95 %
-//   upper bound. All strata share it; a stratum whose own wander is larger uses its own.
-// * standard_error: the larger of the standard errors from bucket means and from independent requests.
+// Estimates a baseline from requests. for_each(take) must pass every record to `take`, in any order. It is called once,
+// and a second time if there is enough data.
+// * overlap: b_{s,i} = Σ overlap_i / Σ reached_i. One constant is then added to all b_{s,i} of a stratum, so that the
+// mean of (b_t − x_t) / (1 − b_t + .01) over its requests is 0. Without this constant the estimate is biased, because
+// the requests that reach late positions are those with more luck.
+// * wander: the square root of the variance component between buckets of the residuals in time order (one-way ANOVA).
+// It is the largest over the bucket lengths 20, 40, 80, … that leave min_buckets buckets, raised to its one-sided 95 %
+// upper bound. All strata share it, except that a stratum with a larger wander uses its own.
+// * standard_error: the larger of the standard errors computed from bucket means and from independent requests.
 EstimatedBaseline estimate_baseline(
     const std::function<void(const std::function<void(const AcceptanceRecord&)>&)>& for_each,
     const BaselineNeeds& needs = {});

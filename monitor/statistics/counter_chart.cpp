@@ -10,7 +10,8 @@
 namespace specdec::monitor {
 
 CounterChart::CounterChart(const RolloutFigures& baseline, double buckets_between_false_alarms)
-    // twice the standard error, because the report's interval is the 90 % interval
+    // The tolerance is twice the standard error. The interval in the report is a 90 % interval, 2 · 1.645 standard
+    // errors wide.
     : tolerance_(std::max(0.01, (baseline.alpha.ci.high - baseline.alpha.ci.low) / 1.645)),
       limit_(cusum_limit(kReference, std::max(buckets_between_false_alarms, 100.0))) {
   for (size_t i = 0; i < baseline.counts.reached_at.size(); ++i) {
@@ -76,8 +77,9 @@ bool CounterChart::take(const Counters& counters) {
     return true;
   }
   const Bucket b = bucket_of(counters);
-  // Without counters of drafted tokens, what a round generated beyond its first token was accepted. A server generates
-  // a token in every round, whatever the draft is worth.
+  // Without counters of drafted tokens, acceptance is computed from the tokens generated per round beyond the first.
+  // Every round generates at least one token. So if there are far fewer tokens than rounds, the counters are
+  // incomplete.
   if (b.own && counters.drafted == 0 && counters.generated < 0.5 * counters.drafts) {
     note_ =
         "rounds are counted without the tokens that they generate, so nothing is known of the draft: is the series "
@@ -99,7 +101,8 @@ bool CounterChart::take(const Counters& counters) {
   sum_ += b.sum;
   expected_ += b.expected;
   if (judged) {
-    // Uses the spread of the first kPhaseOne buckets, so that a drop does not widen its own limits.
+    // Uses the standard deviation of the first kPhaseOne buckets only, so that a later drop does not widen its own
+    // limits.
     const double sd = std::max(0.01, std::sqrt(m2_ / (kPhaseOne - 1)));
     cusum_ = cusum_step(cusum_, (expected - x - tolerance_) / sd, kReference, limit_);
     if (cusum_ > limit_)
@@ -137,7 +140,7 @@ bool CounterChart::restore(const Json& state) {
   m2_ = state["m2"].get<double>();
   cusum_ = state["cusum"].get<double>();
   alarm_ = json_string(state, "alarm", "", where, ErrorKind::kData);
-  for (const auto& [key, value] :  // a chart of an earlier version has no such sums
+  for (const auto& [key, value] :  // charts that earlier versions saved do not have these sums
        {std::pair{"tested", &tested_},
         {"sum", &sum_},
         {"expected", &expected_},

@@ -1,13 +1,15 @@
-// Watches acceptance when only counters are available (a server's /metrics). Each check makes one bucket, and a
-// risk-adjusted CUSUM runs on the buckets' residuals in units of their own spread. (The e-detector would be slow here:
-// its bets are capped, and bucket means vary little.) The mean of a bucket depends on what the engine counts:
+// Watches acceptance when only counters are available (a server's /metrics). Each check makes one bucket of counts, and
+// a risk-adjusted CUSUM runs on the buckets' residuals in units of their own standard deviation. (The e-detector would
+// be slow here: its bets are capped, and bucket means vary little.) How the mean of a bucket is computed depends on
+// what the engine counts:
 // * overlap and reached by position (specdec): Σ overlap / Σ reached, compared with the gate's overlap.
 // * accepted by position (vLLM, llama.cpp): Σ accepted_i / Σ reached_i, compared with the gate's c_i, where reached_i =
-//   accepted_{i−1} and reached_0 = drafts. This is valid while K is fixed. If drafted is also counted by position
-//   (TensorRT-LLM), reached_i is multiplied by min(1, drafted_i / drafted_{i−1}), which is valid if K does not follow
-//   acceptance.
-// * neither: tokens per verify call − 1 (SGLang) or accepted / drafted, compared with the chart's own first kPhaseOne
-//   buckets. A draft that is bad from the start is then not noticed, and a change of K looks like a drop or a rise.
+// accepted_{i−1} and reached_0 = drafts. This formula is valid while K is fixed. If drafted tokens are also counted by
+// position (TensorRT-LLM), reached_i is multiplied by min(1, drafted_i / drafted_{i−1}), which is valid if K does not
+// depend on acceptance.
+// * counters without positions: tokens per verify call − 1 (SGLang) or accepted / drafted, compared with the chart's
+// own first kPhaseOne buckets. Such a chart does not notice a draft that is bad from the start, and a change of K looks
+// like a drop or a rise.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +22,12 @@
 
 namespace specdec::monitor {
 
-// The figures of one engine's counters, summed over all its servers.
+// The figures of one engine's counters, summed over all servers of this engine.
 struct ChartView {
   std::string sources;  // the URLs that the counters come from
-  int64_t judged = 0;   // scrapes judged; a verdict needs CounterChart::kPhaseOne
-  // Tested tokens and means of the judged scrapes. `expected` is 0 if the chart compares them with its own first
-  // scrapes.
+  int64_t judged = 0;   // number of scrapes judged; a verdict needs CounterChart::kPhaseOne of them
+  // Number of tested tokens of the judged scrapes, their mean acceptance, and the acceptance expected by the baseline.
+  // `expected` is 0 if the chart compares with its own first scrapes.
   double tested = 0, acceptance = 0, expected = 0;
   double waiting = 0;  // tokens tested since the last judged scrape, too few to be judged
 };
@@ -33,16 +35,18 @@ struct ChartView {
 class CounterChart {
  public:
   static constexpr int64_t kPhaseOne = 10;  // buckets from which the spread is estimated before the chart may alarm
-  static constexpr double kMinTested = 50;  // positions reached in a bucket; a smaller bucket waits for more
-  // k of the CUSUM, in standard deviations. h follows from the wanted number of buckets to a false alarm (Siegmund).
+  // Least number of tested positions for judging a bucket. A smaller bucket also takes the counts of the next scrape.
+  static constexpr double kMinTested = 50;
+  // k of the CUSUM, in standard deviations. The CUSUM's limit h is computed from k and the wanted mean number of
+  // buckets between false alarms (Siegmund).
   static constexpr double kReference = 0.5;
 
   explicit CounterChart(const RolloutFigures& baseline, double buckets_between_false_alarms = 1e5);
 
-  // Returns false if the bucket is too small to be judged; it should then grow until the next scrape.
+  // Returns false if the bucket is too small to be judged; the caller should then add the next scrape's counts to it.
   bool add(const Counters& bucket);
-  // What the last add() saw: no counts since the add() before it (kIdle), counts that were judged (kJudged), tested
-  // tokens that wait for more (kWaiting), or counts that tell nothing about acceptance (kBlind).
+  // What add() found in the last bucket: no new counts (kIdle), counts that were judged (kJudged), too few tested
+  // tokens (kWaiting), or counts that say nothing about acceptance (kBlind).
   enum class Look { kIdle, kJudged, kWaiting, kBlind };
   Look look() const { return look_; }
   std::string alarm() const { return alarm_; }  // one line, "" = none; kept until the detectors are restarted
@@ -57,7 +61,8 @@ class CounterChart {
   bool restore(const Json& state);
 
  private:
-  // Sums over one bucket. If `own`, it is compared with the chart's own first buckets instead of the gate's figures.
+  // Sums over one bucket. If `own` is true, the bucket is compared with the chart's own first buckets instead of the
+  // gate's figures.
   struct Bucket {
     double tested = 0, sum = 0, expected = 0;
     bool own = false;
@@ -68,7 +73,7 @@ class CounterChart {
   std::vector<double> overlap_, conditional_;
   double tolerance_, limit_;
   int64_t n_ = 0;
-  double mean_ = 0, m2_ = 0, cusum_ = 0;        // Welford over the residuals b − x
+  double mean_ = 0, m2_ = 0, cusum_ = 0;        // mean and sum of squares of the residuals b − x; the CUSUM
   double tested_ = 0, sum_ = 0, expected_ = 0;  // sums over the judged buckets
   double waiting_ = 0;                          // positions tested in a bucket that is still too small
   double counted_ = 0;                          // counted() of the bucket that is still too small

@@ -1,5 +1,5 @@
 // One-sided CUSUM, C ← max(0, C + z − k), with an alarm when C > h. z is in standard deviations, and positive if
-// acceptance fell. The detector's amber light and the counter charts use it.
+// acceptance fell. Used by the detector's early warning (Amber) and by the counter charts.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ inline double cusum_run_length(double mean, double k, double h) {
   return (std::exp(-2 * d * b) + 2 * d * b - 1) / (2 * d * d);
 }
 
-// Returns the h at which an unchanged process (mean 0) takes `run_length` steps on average until a false alarm.
+// Returns the limit h with which a process of mean 0 raises a false alarm after `run_length` steps on average.
 inline double cusum_limit(double k, double run_length) {
   double low = 0, high = 1;
   while (cusum_run_length(0, k, high) < run_length) high *= 2;
@@ -26,7 +26,8 @@ inline double cusum_limit(double k, double run_length) {
   return high;
 }
 
-// Caps C at twice the limit, so that C falls again soon after a long drop in acceptance has ended.
+// Returns the next C, capped at twice the limit h. Without the cap, C would stay above h for long after a drop in
+// acceptance has ended.
 inline double cusum_step(double cusum, double z, double k, double h) { return std::clamp(cusum + z - k, 0.0, 2 * h); }
 
 }  // namespace specdec::monitor

@@ -87,8 +87,8 @@ Detector::Detector(Baseline baseline, double wander_sd, double requests_between_
     strata_[name];
     if (b.n >= Amber::kPhaseOne) widest = std::max(widest, b.sd);
   }
-  // Takes the limit for the stratum with the largest sd, in which a drop of δ is the fewest standard deviations. It is
-  // the highest of the limits, so the other strata do not raise more false warnings.
+  // Of all strata, the one with the largest sd needs the highest limit, because a drop of δ is the fewest standard
+  // deviations there. This limit is used for all strata, so no stratum raises more false warnings than stated.
   if (widest > 0) amber_.limit = cusum_limit(Amber::kDrop / (2 * widest), requests_between_false_alarms);
 }
 

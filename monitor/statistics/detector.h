@@ -1,7 +1,8 @@
-// Detects drift of acceptance, request by request. Uses the stratified Shiryaev–Roberts e-detector (Shin, Ramdas,
-// Rinaldo 2024) with a baseline that depends on the positions reached. If the conditional mean is at least the bound,
-// the mean time to a false alarm is at least A, whatever the dependence and variance between requests. A risk-adjusted
-// CUSUM runs beside it, which warns earlier but does not have this guarantee.
+// Detects drift of acceptance, request by request, with the stratified Shiryaev–Roberts e-detector (Shin, Ramdas,
+// Rinaldo 2024). The baseline depends on the positions that a request reached. Let A be the alarm level. If the
+// conditional mean of x is at least the bound b, the mean time to a false alarm is at least A, whatever the dependence
+// and variance of the requests. A risk-adjusted CUSUM (struct Amber) runs in parallel; it warns earlier but has no such
+// guarantee.
 #pragma once
 
 #include <array>
@@ -16,35 +17,35 @@
 
 namespace specdec::monitor {
 
-// One request's evidence, over the positions that the baseline has. The bound b is Σ_i reached_i·b_i / Σ reached_i −
-// tolerance.
+// The evidence of one request, over the positions that the baseline covers. Its bound b is Σ_i reached_i·b_i / Σ
+// reached_i − tolerance, with the baseline's b_i.
 struct RequestEvidence {
   double x = 0;         // Σ overlap / Σ reached, in [0, 1]
-  double b = 0;         // in [0, 1)
-  double expected = 0;  // b before the tolerance
+  double b = 0;         // the detector bets that the mean of x is below b; in [0, 1)
+  double expected = 0;  // expected value of x: b plus the tolerance
   int64_t reached = 0;
 };
 RequestEvidence observe(const AcceptanceCounts& counts, const StratumBaseline& baseline, double tolerance);
 
-// Returns how far acceptance may fall without counting as drift: max(0.01, 2·standard error, 1.5·wander), where wander
-// is the larger of the baseline's and `wander_sd`.
+// Returns how far acceptance may fall without counting as drift: max(0.01, 2·standard error, 1.5·wander). The wander is
+// the larger of baseline.wander and `wander_sd`.
 double tolerance(const StratumBaseline& baseline, double wander_sd);
 
-// Sums over requests of x, of the expected x, and of the stratum's baseline mean.
+// Sums over `n` requests: of x, of the expected x, and of the stratum's baseline mean.
 struct Sums {
   int64_t n = 0;
   double x = 0, expected = 0, mean = 0;
 };
 
-// The recursion M_j ← (M_j + 1)·(1 + λ_j (b − x)), λ_j = φ_j / (1 − b), over the bets φ = {.25, .5, .9}. M is capped at
+// For each bet φ_j of {.25, .5, .9}: M_j ← (M_j + 1)·(1 + λ_j (b − x)), with λ_j = φ_j / (1 − b). M_j is capped at
 // kMost.
 struct ShiryaevRoberts {
   static constexpr double kMost = 1e300;
-  // With L_t = 1 + λ_j (b_t − x_t), M_j is the sum over starts k of Π_{t ≥ k} L_t. The start of the largest product is
-  // the estimate of the change point. It is found exactly, over the whole past: a bet's largest product starts where
-  // its Σ log L was lowest.
+  // Finds the change point of one bet. With L_t = 1 + λ_j (b_t − x_t), M_j is the sum over starts k of Π_{t ≥ k} L_t.
+  // The start with the largest product is the estimate of the change point: it lies where the running sum Σ log L was
+  // lowest.
   struct Start {
-    double log_sum = 0, lowest = 0;  // Σ log L, and its minimum
+    double log_sum = 0, lowest = 0;  // the running sum Σ log L, and its minimum so far
     Sums before;                     // the value of `total` at the lowest point
     int64_t time = 0;                // unix time of the last request before the change point
   };
@@ -59,19 +60,19 @@ struct ShiryaevRoberts {
   Sums since_change() const;
 };
 
-// The moment of the strongest evidence. It is kept because evidence that has reached A once is an alarm, and better
-// requests afterwards do not revoke the alarm.
+// The moment of the strongest evidence so far. Evidence that once reached A is an alarm, which later evidence does not
+// revoke, so the peak is kept.
 struct Peak {
   double log_evidence = -1e300;
   int64_t requests = 0, time = 0;
   std::string stratum;  // the stream that contributes most to the evidence, "" = the pooled stream
-  Sums since_change;    // of that stream at that time
+  Sums since_change;    // sums since the change point of `stratum`'s stream, at the time of the peak
   int64_t change_time = 0, change_requests = 0;
 };
 
-// The early warning, a CUSUM with z = (expected − x) / sd of the request's stratum and k = δ / 2 sd. One chart covers
-// all strata whose baseline has at least kPhaseOne requests. If 1.5·wander exceeds .01, the excess is subtracted from
-// the expected value. `limit` is 0 if no stratum is large enough.
+// The early warning: a CUSUM with z = (expected − x) / sd and k = δ / 2 sd, with sd of the request's stratum. One chart
+// covers all strata whose baseline has at least kPhaseOne requests. If 1.5·wander exceeds .01, the excess is subtracted
+// from the expected value. `limit` is 0 if no stratum has enough requests.
 struct Amber {
   static constexpr double kDrop = 0.03;  // δ, the smallest drop of acceptance that is worth acting on
   static constexpr int64_t kPhaseOne = 2000;
@@ -79,8 +80,8 @@ struct Amber {
   bool on() const { return limit > 0 && cusum > limit; }
 };
 
-// Counts by stratum of the newest 2,000 to 4,000 requests, for comparison with the baseline's shares. They help to
-// explain a change and never cause a warning or an alarm.
+// Counts the newest 2,000 to 4,000 requests by stratum, for comparison with the strata's shares in the baseline. The
+// comparison helps to explain a change, and never causes a warning or an alarm.
 struct Mix {
   static constexpr int64_t kBlock = 2000;
   std::map<std::string, int64_t> newest, block_before;
@@ -90,29 +91,32 @@ struct Mix {
 };
 struct MixTest {
   int64_t requests = 0;
-  // The statistic of the G-test, and the probability of a g this large if both samples have the same mix. p_value is 1
-  // if the baseline does not state its number of requests.
+  // `g` is the statistic of the G-test. p_value is the probability of a `g` at least this large if the strata's shares
+  // are unchanged; it is 1 if the baseline does not state its number of requests.
   double g = 0, p_value = 1;
   double psi = 0;  // Σ (q − p) ln(q / p); rule of thumb: watch at .1, act at .2
 };
 
-// The e-detector over all strata. The pooled stream has weight 1/2, and the strata share the other 1/2.
+// The e-detector over all strata. The stream of all requests (pooled) has weight 1/2 in the evidence; the streams of
+// the strata share the other 1/2.
 class Detector {
  public:
-  static constexpr int64_t kMinReached = 8;  // requests with fewer tested positions are not watched
+  static constexpr int64_t kMinReached = 8;  // requests with fewer tested positions are not judged
 
-  // `wander_sd` is the wander of all strata, if known. The amber light raises one false warning per
-  // `requests_between_false_alarms` requests on average.
+  // `wander_sd` is the standard deviation of the slow, benign variation of the mean in all strata, 0 = unknown. The
+  // early warning (Amber) raises one false warning per `requests_between_false_alarms` requests on average.
   explicit Detector(Baseline baseline, double wander_sd = 0, double requests_between_false_alarms = 1e6);
 
-  // Returns false if the request is not watched: it is too short, or its stratum has no baseline (Baseline::find).
+  // Adds a request to the stratum with this name. Returns false if the request is not judged, because it has too few
+  // tested positions or Baseline::find() finds no stratum.
   bool add(const std::string& stratum, const AcceptanceCounts& counts, int64_t time);
   // Adds a request to a stratum that baseline().find() returned.
   bool add(const Baseline::Stratum& stratum, const AcceptanceCounts& counts, int64_t time);
 
-  double log_evidence() const;                // current log Σ w M
-  const Peak& peak() const { return peak_; }  // an alarm if its log_evidence ≥ log A
-  std::string guilty_stratum() const;         // stratum with the largest term now; "" = the pooled stream
+  double log_evidence() const;                // current log of Σ weight · M over the streams
+  const Peak& peak() const { return peak_; }  // there is an alarm if log_evidence ≥ log A
+  // The stratum that contributes most to the current evidence; "" = the pooled stream.
+  std::string guilty_stratum() const;
   const ShiryaevRoberts& pooled() const { return pooled_; }
   const std::map<std::string, ShiryaevRoberts>& strata() const { return strata_; }
   const std::map<std::string, StratumBaseline>& baselines() const { return baseline_.strata; }
@@ -121,16 +125,16 @@ class Detector {
   const Amber& amber() const { return amber_; }
   MixTest mix_test() const;
 
-  // The difference between overall acceptance and the baseline has two parts. mix_part() comes from the traffic's mix,
-  // Σ (q_s − p_s)·b_s, and within_part() from changes within the strata, Σ q_s·(a_s − b_s). Here q_s and p_s are
-  // the shares of stratum s now and in the baseline, a_s is its acceptance now, and b_s the expected acceptance. Both
-  // parts are over all requests, or over the requests since the pooled change point.
+  // The difference between the overall acceptance and the baseline is the sum of two parts. mix_part() comes from
+  // changed shares of the strata: Σ (q_s − p_s)·b_s. within_part() comes from changes within the strata: Σ q_s·(a_s −
+  // b_s). q_s and p_s are the shares of stratum s now and in the baseline; a_s is its acceptance now, b_s its expected
+  // acceptance. With `since_change`, both parts cover only the requests since the pooled stream's change point.
   double mix_part(bool since_change) const;
   double within_part(bool since_change) const;
 
   Json state() const;  // bit-exact (numbers are hexadecimal floats)
   // Returns false and restores nothing if the state belongs to another baseline or is of version 1. Throws Error(kData)
-  // if it is not a state.
+  // if `state` is not a detector's state.
   bool restore(const Json& state, const std::string& where);
 
  private:

@@ -108,7 +108,7 @@ Json Detector::state() const {
 }
 
 bool Detector::restore(const Json& state, const std::string& where) {
-  // Version 1 kept one start for each stream instead of one for each bet, and kept it as logarithms.
+  // Version 1 stored, as logarithms, one change point per stream; later versions store one per bet.
   if (state.is_object() && state.value("schema", Json()) == "specdec.detector/1") return false;
   require_schema(state, "detector", 2, where);
   if (json_digest(state, "baseline", false, where, ErrorKind::kData) != digest_) return false;

@@ -1,5 +1,5 @@
-// Says how old the newest evidence is. A server that nobody asks anything leaves its evidence as it is; traffic that
-// cannot be judged makes it older, until it is too old for a verdict.
+// Tracks the age of the newest evidence. A look is one check's reading of the sources. After kMostUnjudged looks at
+// traffic of which nothing could be judged, the evidence is too old for a verdict. Looks without traffic do not count.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,27 @@ namespace specdec::monitor {
 
 class EvidenceAge {
  public:
-  // This many looks at traffic of which nothing could be judged, with no judged look in between, end a verdict. They
-  // are as many as the scrapes that a verdict needs.
+  // After this many looks at traffic that could not be judged, with no judged look in between, the verdict becomes
+  // inconclusive. The number equals the number of scrapes that a verdict needs.
   static constexpr int64_t kMostUnjudged = 10;
 
   enum class Look { kIdle, kJudged, kUnjudged };
   void add(Look look, int64_t now);
 
   bool is_too_old() const { return unjudged_ >= kMostUnjudged; }
-  int64_t unjudged() const { return unjudged_; }  // looks at traffic since something was judged
-  int64_t since() const { return since_; }        // when something was judged last, as far as it is known
-  // Returns the end of a sentence about a verdict that rests on earlier looks, "" if the last look judged something.
+  int64_t unjudged() const { return unjudged_; }  // number of looks at unjudged traffic since something was judged
+  int64_t since() const { return since_; }        // unix time when something was last judged, or of the first look
+  // Returns a clause for the end of a sentence: that the verdict rests on earlier looks. Returns "" if the last look
+  // judged something.
   std::string text() const;
 
   std::string state() const;
-  // Reads what state() wrote. "" is a state that never looked. Throws Error(kData).
+  // Restores the result of state(); "" means that there was no look yet. Throws Error(kData).
   static EvidenceAge restored(const std::string& state, const std::string& where);
 
  private:
   int64_t unjudged_ = 0, since_ = 0;
-  bool is_new_ = true;  // the last look judged something
+  bool is_new_ = true;  // true if the last look judged something
 };
 
 }  // namespace specdec::monitor

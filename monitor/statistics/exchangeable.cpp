@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kMostTokens = 32;
 
-// The calls of one prompt as rows of log-probabilities, with the pool's rows first.
+// The calls of one prompt: one row of log-probabilities per call. The rows of the pool come first, then those of the
+// newest calls.
 struct Rows {
   size_t pool = 0, newest = 0, width = 0;
   std::vector<float> x;
@@ -52,7 +53,7 @@ Rows rows_of(const std::vector<TopLogprobs>& pool, const std::vector<TopLogprobs
   return rows;
 }
 
-// Returns Σ over tokens of |mean of the chosen rows − mean of the others|.
+// Returns Σ over tokens of |mean of the first rows.newest rows in `order` − mean of the other rows|.
 double difference(const Rows& rows, const std::vector<uint32_t>& order) {
   double sum[kMostTokens] = {};
   for (size_t i = 0; i < rows.newest; ++i) {
@@ -66,12 +67,12 @@ double difference(const Rows& rows, const std::vector<uint32_t>& order) {
   return d;
 }
 
-// Makes the first `n` of `order` a uniform subset.
+// Partially shuffles `order`, so that its first `n` entries are a uniformly random subset.
 void choose(std::vector<uint32_t>& order, size_t n, PhiloxStream& stream) {
   for (size_t i = 0; i < n; ++i) std::swap(order[i], order[i + stream.below(order.size() - i)]);
 }
 
-// Returns the place of each newest call on the line from the pool's mean (0) to the mean of the newest calls (1).
+// Projects each newest call onto the line from the pool's mean (0) to the mean of the newest calls (1).
 std::vector<double> places(const Rows& rows) {
   std::vector<double> mean(rows.width, 0), way(rows.width, 0);
   for (size_t i = 0; i < rows.size(); ++i)
@@ -91,10 +92,10 @@ std::vector<double> places(const Rows& rows) {
   return at;
 }
 
-// Returns the share of the values that are in a second group, clearly apart from a first group at 0; returns 0 if there
-// are no two such groups. The groups are those of the best split (least squares), each with at least a tenth of the
-// values and at least two. "Clearly apart" means Ashman's D = √2 |μ₁ − μ₂| / √(σ₁² + σ₂²) ≥ 4 (Ashman, Bird, Zepf, AJ
-// 1994, ask for 2; a normal distribution cut in the middle has 2.7).
+// Finds two groups of values, one of them at 0. Returns the share of the second group, or 0 if the groups are not
+// clearly apart. The groups are those of the best split (least squares); each has at least a tenth of the values, and
+// at least two. "Clearly apart" means Ashman's D = √2 |μ₁ − μ₂| / √(σ₁² + σ₂²) ≥ 4 (Ashman, Bird, Zepf, AJ 1994, ask
+// for 2; a normal distribution cut in the middle has 2.7).
 double second_group(std::vector<double> x) {
   constexpr double kApart = 4, kAtZero = 0.35;
   std::sort(x.begin(), x.end());
@@ -117,8 +118,8 @@ double second_group(std::vector<double> x) {
   return share;
 }
 
-// Finds two modes if in at least half of the prompts only some of the calls have changed. A changed model that answers
-// some prompts as before does not count: there all calls of one prompt agree.
+// Sets out.two_modes if, for at least half of the prompts, some calls have changed and others have not. If one changed
+// model answers some prompts as before, no prompt has two such groups.
 void find_modes(const std::vector<Rows>& prompts, Comparison& out) {
   size_t mixed = 0;
   double shares = 0;
@@ -157,7 +158,7 @@ Comparison compare(const LogprobCalls& pool, const LogprobCalls& newest, int per
   Comparison out;
   for (const Rows& rows : prompts) {
     std::vector<uint32_t> order(rows.size());
-    // The newest calls come first.
+    // The first order is the true split: the newest calls come before those of the pool.
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint32_t>((i + rows.pool) % rows.size());
     out.statistic += difference(rows, order);
     orders.push_back(std::move(order));
@@ -178,7 +179,8 @@ Comparison compare(const LogprobCalls& pool, const LogprobCalls& newest, int per
 }
 
 Comparison compare(const Texts& pool, const std::vector<std::string>& newest, int permutations, PhiloxStream& stream) {
-  // likeness[prompt][text]: mean common part of this text with the prompt's other texts; the newest text comes first
+  // likeness[prompt][text] is the mean length of the common prefix, as a fraction, of this text with the other texts of
+  // the prompt. Text 0 is the newest.
   std::vector<std::vector<double>> likeness(pool.size());
   double seen = 0;
   size_t changed = 0;

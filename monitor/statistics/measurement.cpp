@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kMost = 1e15;
 
-// Evidence can be infinite, which JSON cannot hold.
+// Clamps large values and replaces infinities and NaN by 0, because JSON cannot represent infinity.
 double finite(double value) { return std::isfinite(value) ? std::clamp(value, -kMost, kMost) : 0; }
 double log10_of(double natural) { return finite(natural / std::log(10.0)); }
 
@@ -30,7 +30,8 @@ void add(MeasuredSums& to, const MeasuredSums& sums) {
   to.expected += sums.expected;
   to.tolerance += sums.tolerance;
 }
-// Returns what was added between two sums. Sums that have become smaller were restarted.
+// Returns now − before. If `now` has fewer requests, the sums were reset in between, and `now` itself is the
+// difference.
 MeasuredSums since(const MeasuredSums& before, const MeasuredSums& now) {
   if (now.n < before.n) return now;
   return {now.n - before.n, now.acceptance - before.acceptance, now.expected - before.expected,
@@ -64,7 +65,7 @@ void keep_largest(std::map<std::string, MeasuredDomain>& domains) {
                                    [](const auto& a, const auto& b) { return a.second.sums.n < b.second.sums.n; }));
 }
 
-// Adds what was measured since `before`.
+// Adds the figures measured between `before` and `now` to the period.
 void take(Period& period, const Measurement& before, const Measurement& now) {
   period.to = now.time;
   period.log10_e = std::max(period.log10_e, now.log10_e);
@@ -172,7 +173,7 @@ std::vector<Period> periods_of(const std::vector<Measurement>& measurements, siz
   const Measurement none;
   const Measurement* before = &none;
   for (const Measurement& m : measurements) {
-    // A clock that was set back must not bend the axis of time.
+    // Keeps the times of the periods ascending, even if the clock was set back.
     const int64_t newest = is_open ? open.to : periods.empty() ? begin : periods.back().to;
     Measurement now = m;
     now.time = std::max(m.time, newest);
@@ -185,7 +186,7 @@ std::vector<Period> periods_of(const std::vector<Measurement>& measurements, siz
     before = &m;
   }
   close();
-  // Each restart of the detectors begins a period. Where there are very many, the newest are shown.
+  // Each restart of the detectors begins a period, so there may be more than `most` periods. Keeps the newest 2 · most.
   if (periods.size() > 2 * most) periods.erase(periods.begin(), periods.end() - static_cast<std::ptrdiff_t>(2 * most));
   return periods;
 }

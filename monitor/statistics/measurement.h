@@ -1,7 +1,6 @@
-// A measurement holds what one check knows about acceptance: sums over all requests since the detectors were last
-// restarted, with the evidence. The state keeps one for every ten minutes, so that a report can show how acceptance
-// went. Sums are kept instead of means, because the difference of two sums describes the requests between two
-// measurements.
+// A measurement records acceptance at one check: sums over all requests since the detectors were last restarted, and
+// the e-value. The state keeps one measurement for every ten minutes, so that a report can show acceptance over time.
+// Sums are stored instead of means, because the difference of two sums gives the requests between two measurements.
 #pragma once
 
 #include <cstdint>
@@ -15,56 +14,55 @@
 
 namespace specdec::monitor {
 
-// Fewer requests make a mean that says little: with them (and with too few scrapes) the verdict is inconclusive, unless
-// there is already an alarm or a warning.
+// Fewer requests (and too few scrapes) make the verdict inconclusive, unless there is already an alarm or a warning.
 inline constexpr int64_t kEnoughRequests = 50;
 
-// Sums over requests, or over tested tokens where only counters are known.
+// Sums over `n` requests, or over `n` tested tokens if only counters are known.
 struct MeasuredSums {
   int64_t n = 0;
   double acceptance = 0;  // Σ acceptance
-  double expected = 0;    // Σ expected acceptance; 0 for counters that are compared with themselves
-  double tolerance = 0;   // Σ of how far each may fall without counting as drift
+  double expected = 0;    // Σ expected acceptance; 0 for counters that are compared with their own first scrapes
+  double tolerance = 0;   // Σ tolerance, the fall of acceptance that does not count as drift
 };
 struct MeasuredDomain {
   MeasuredSums sums;
   double log10_e = 0;
 };
 struct Measurement {
-  static constexpr int64_t kEvery = 600;  // seconds; the last check in such a stretch of time counts
+  static constexpr int64_t kEvery = 600;  // seconds; of the checks within this time, the last one's measurement is kept
   static constexpr size_t kMostDomains = 64;
 
-  int64_t epoch = 0, time = 0;  // unix seconds; the epoch counts the restarts of the detectors
+  int64_t epoch = 0, time = 0;  // `epoch` counts the restarts of the detectors; `time` is in unix seconds
   double log10_e = 0, log10_alarm = 0;
   MeasuredSums requests;
-  std::map<std::string, MeasuredDomain> domains;  // by the names of the report's strata
-  std::map<std::string, MeasuredSums> counters;   // by the sources
+  std::map<std::string, MeasuredDomain> domains;  // by the stratum names used in reports
+  std::map<std::string, MeasuredSums> counters;   // by the names of their sources
 };
 
-// `level` is the logarithm of the alarm level. Domains beyond kMostDomains are left out, those with the fewest requests
-// first.
+// `level` is the logarithm of the alarm level. If there are more than kMostDomains domains, those with the fewest
+// requests are left out.
 Measurement measure(const Detector& detector, const std::vector<ChartView>& charts, double level);
-// Returns the measurement in the result of an earlier check, as the history keeps it; what is missing is 0. States of
-// earlier versions have no other figures of their past.
+// Returns the measurement that a check's result in the history implies. States of earlier versions stored no
+// measurements. Figures that the result does not have are 0.
 Measurement measurement_in(const Json& result);
 
-// The figures besides epoch and time, as text for the state. The second throws Error(kData) naming `where` for anything
-// else.
+// Convert the figures (all fields except epoch and time) to text for the state, and back. measurement_from_text()
+// throws Error(kData) naming `where` if the text is malformed.
 std::string figures_text(const Measurement& measurement);
 Measurement measurement_from_text(const std::string& text, const std::string& where);
 
-// The figures of the requests between two measurements, or of several such stretches.
+// The figures of the requests between two measurements, or the sums over several consecutive pairs of measurements.
 struct Period {
   int64_t from = 0, to = 0;  // unix seconds; `to` is the time of the last measurement
   int64_t epoch = 0;
-  double log10_e = 0, log10_alarm = 0;  // the largest evidence, and the level at the end
+  double log10_e = 0, log10_alarm = 0;  // log10 of the largest e-value in the period, and of the alarm level at its end
   MeasuredSums requests = {};
   std::map<std::string, MeasuredDomain> domains = {};
   std::map<std::string, MeasuredSums> counters = {};
 };
-// Divides the measurements (oldest first) into about `most` periods of equal length. A period ends with its epoch, and
-// has at least 50 requests if there are as many. Returns the newest 2·most if there are more because of many epochs.
-// The times of the periods ascend.
+// Divides the measurements (oldest first) into about `most` periods of equal length, in ascending time order. A period
+// ends with its epoch. A period has at least kEnoughRequests requests, if its epoch has as many. If many epochs lead to
+// more periods, returns only the newest 2 · most.
 std::vector<Period> periods_of(const std::vector<Measurement>& measurements, size_t most);
 
 }  // namespace specdec::monitor

@@ -1,19 +1,20 @@
-//! Rewrites bounds of numbers in a JSON schema for which llguidance 1.9.1 would allow more than the schema does. The
-//! rewritten schema never allows more than the original. It may allow less, but only numbers within a few units of the
+//! Rewrites numeric bounds in a JSON schema where llguidance 1.9.1 would allow more than the schema does. The rewritten
+//! schema never allows more than the original. It may allow less, but only excludes numbers within a few units in the
 //! last place of a bound.
 
 use serde_json::{Map, Number, Value};
 
 use crate::Failure;
 
-/// Members whose values are data.
+/// Members of a schema whose values are data and not schemas.
 const DATA: [&str; 4] = ["const", "enum", "default", "examples"];
-/// Members whose values are objects with schemas under any names.
+/// Members of a schema whose values are objects that map any name to a schema.
 const NAMED: [&str; 5] = ["properties", "patternProperties", "dependentSchemas", "$defs", "definitions"];
 /// Integers up to this size are exact in a double, the type in which llguidance keeps numbers.
 const EXACT: i128 = 1 << 53;
 
-/// Applies the rules below to every schema in `schema`.
+/// Rewrites the bounds of `schema` and of all schemas inside it, so that llguidance accepts no number that the schema
+/// excludes. Refuses bounds for which this is impossible.
 pub fn make_sound(schema: &mut Value) -> Result<(), Failure> {
     match schema {
         Value::Array(items) => items.iter_mut().try_for_each(make_sound),
@@ -63,7 +64,7 @@ fn sound_bounds(fields: &mut Map<String, Value>) -> Result<(), Failure> {
                 ))
             })?;
         }
-        // A bound that has not changed keeps its spelling.
+        // A bound that has not changed is written as in the original.
         if number.as_f64() != Some(bound) || !is_exact(number) {
             fields.insert(name.into(), Number::from_f64(bound).map_or(Value::Null, Value::Number));
         }
@@ -79,8 +80,8 @@ fn is_exact(number: &Number) -> bool {
     integer(number).is_none_or(|n| n.abs() <= EXACT || n as f64 as i128 == n)
 }
 
-/// Returns the double for a bound: the nearest one that allows no number beyond the bound. llguidance itself would take
-/// the nearest double of all, which may be beyond it.
+/// Returns the double that stands for a bound: the nearest double that allows no number beyond the bound. llguidance
+/// itself would use the nearest of all doubles, which may allow numbers beyond the bound.
 fn held(number: &Number, up: bool) -> Result<f64, Failure> {
     let nearest = number.as_f64().unwrap_or(f64::NAN);
     let Some(exact) = integer(number).filter(|_| !is_exact(number)) else { return Ok(nearest) };
@@ -90,22 +91,22 @@ fn held(number: &Number, up: bool) -> Result<f64, Failure> {
         (true, true) => nearest.next_up(),
         (true, false) => nearest.next_down(),
     };
-    // llguidance counts in 64 bits.
+    // llguidance counts in signed 64-bit integers.
     if up && inner >= i64::MAX as f64 {
         return Err(Failure::invalid(format!("a minimum of {number}, at most 2^63 is taken")));
     }
     Ok(inner)
 }
 
-/// Returns a bound that is slightly further in, so that it excludes the integer `bound` and almost no other number.
-/// This is needed because llguidance lets an excluded integer through if the other bound lies in the same unit. Returns
-/// none where doubles are too sparse.
+/// Returns a bound moved slightly inwards, so that it excludes the integer `bound` and almost no other number.
+/// llguidance handles an exclusive bound wrongly: it accepts the excluded integer if the other bound is less than 1
+/// away. Returns None where doubles are too sparse.
 fn beside(bound: f64, up: bool) -> Option<f64> {
     let step = bound.abs().max(1.0) / (1u64 << 50) as f64;
     (step < 0.5).then_some(if up { bound + step } else { bound - step })
 }
 
-/// Refuses integers that llguidance would round to another one.
+/// Refuses integers that llguidance would round to another integer.
 fn exact_data(value: &Value) -> Result<(), Failure> {
     match value {
         Value::Number(number) if !is_exact(number) => Err(Failure::invalid(format!(

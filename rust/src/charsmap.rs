@@ -1,6 +1,6 @@
-//! Checks the charsmap of a normalizer of type Precompiled, which the library reads without any check. A charsmap is
-//! the length of a trie, the trie itself as little-endian u32 (a double array of darts-clone), and the replacements,
-//! each ended by NUL.
+//! Checks the charsmap of a normalizer of type Precompiled, which the tokenizers library reads without any check. A
+//! charsmap is the length of a trie, the trie itself as little-endian u32 (a double array of darts-clone), and the
+//! replacements, each ended by NUL.
 
 use serde_json::Value;
 
@@ -10,8 +10,8 @@ use crate::Failure;
 const MAX_TRIE_BYTES: usize = 4 << 20;
 const KEY: &str = "precompiled_charsmap";
 
-/// Refuses every charsmap within a normalizer whose look-ups would leave the trie or the replacements. `normalizer` is
-/// the JSON of the file, before the library has read it.
+/// Refuses a normalizer with a charsmap whose look-ups would leave the trie or the replacements. `normalizer` is the
+/// JSON of the file, before the library has read it.
 pub fn check_charsmaps(normalizer: &Value) -> Result<(), Failure> {
     match normalizer {
         Value::Array(items) => items.iter().try_for_each(check_charsmaps),
@@ -23,19 +23,19 @@ pub fn check_charsmaps(normalizer: &Value) -> Result<(), Failure> {
     }
 }
 
-/// Returns the length of the longest replacement in bytes; 0 if the stage has no charsmap.
+/// Returns the length in bytes of the longest replacement in the charsmap of a normalizer; 0 if it has none.
 pub fn longest_replacement(stage: &Value) -> usize {
     let charsmap = stage.get(KEY).and_then(|value| bytes_of(KEY, value)).unwrap_or_default();
     let texts = split(&charsmap).map_or(&[][..], |(_, texts)| texts);
     texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0)
 }
 
-/// Text that is not base64 is left to the library, which refuses it.
+/// Returns the decoded charsmap. Returns None for text that is not base64; the library refuses such text.
 fn bytes_of(name: &str, value: &Value) -> Option<Vec<u8>> {
     base64::decode(value.as_str().filter(|_| name == KEY)?).ok()
 }
 
-/// Returns the bytes of the trie and those of the replacements.
+/// Splits a charsmap into the bytes of the trie and the bytes of the replacements.
 fn split(charsmap: &[u8]) -> Result<(&[u8], &[u8]), String> {
     let Some((size, rest)) = charsmap.split_first_chunk::<4>() else {
         return Err(format!("{} bytes, expected at least 4", charsmap.len()));
@@ -50,7 +50,7 @@ fn split(charsmap: &[u8]) -> Result<(&[u8], &[u8]), String> {
     Ok(rest.split_at(size))
 }
 
-/// Visits the units that a look-up can reach.
+/// Checks every unit of the trie that a look-up can reach.
 fn check(charsmap: &[u8]) -> Result<(), String> {
     let (trie, texts) = split(charsmap)?;
     let texts = std::str::from_utf8(texts).map_err(|_| "replacements that are not UTF-8")?;
@@ -65,11 +65,11 @@ fn check(charsmap: &[u8]) -> Result<(), String> {
         let unit = units[at];
         let offset = ((unit >> 10) as usize) << ((unit & (1 << 9)) >> 6);
         let next = at ^ offset;
-        // A look-up reads the unit at `next` for a value, and `next` with any of 255 bytes for the next character.
+        // A look-up reads the unit at `next` for a value, and the units at `next` XOR 1 … 255 for the next byte.
         if next | 0xFF >= units.len() {
             return Err(format!("unit {at} of the trie points outside its {} units", units.len()));
         }
-        // The root has no value: look-ups ask for one after each character.
+        // The root has no value, because look-ups read a value only after a byte.
         if at != 0 && unit >> 8 & 1 == 1 && !texts.is_char_boundary((units[next] & 0x7FFF_FFFF) as usize) {
             return Err(format!("unit {next} of the trie points outside the {} bytes of replacements", texts.len()));
         }

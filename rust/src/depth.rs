@@ -1,5 +1,5 @@
 //! Measures how deep a compiler of JSON schemas may recurse through nested values and `$ref`s, and finds schemas that
-//! apply themselves without end.
+//! apply themselves to the same value without end.
 
 use std::collections::HashMap;
 
@@ -16,12 +16,13 @@ pub fn longest_chain(schema: &Value) -> usize {
     longest_path(&edges)
 }
 
-/// Returns whether a part of `schema` applies itself to the same value, through `$ref` and `allOf` alone. Such a part
-/// says nothing of a value before it applies itself again, so no value satisfies it.
+/// Returns whether a part of `schema` applies itself to the same value again, through `$ref` and `allOf` alone. No
+/// value satisfies such a part, because checking it never ends.
 pub fn applies_itself(schema: &Value) -> bool {
     let edges =
         edges(schema, |node| node.get("allOf").into_iter().flat_map(parts).chain(referred(schema, node)).collect());
-    // Removes, again and again, what nothing refers to. Members of a cycle are left.
+    // Repeatedly removes nodes that no remaining node refers to. This leaves only the nodes of cycles and the nodes
+    // that can be reached from a cycle.
     let mut referring = vec![0; edges.len()];
     edges.iter().flatten().for_each(|&to| referring[to] += 1);
     let mut free: Vec<usize> = (0..edges.len()).filter(|&node| referring[node] == 0).collect();
@@ -38,8 +39,8 @@ pub fn applies_itself(schema: &Value) -> bool {
     removed < edges.len()
 }
 
-/// Numbers all objects and arrays of `schema`, the root first. Returns for each of them the numbers of those that
-/// `next` names.
+/// Numbers all objects and arrays of `schema`, the root first. Returns for each of them the numbers of the nodes that
+/// `next` returns for it.
 fn edges<'a>(schema: &'a Value, next: impl Fn(&'a Value) -> Vec<&'a Value>) -> Vec<Vec<usize>> {
     let (mut numbers, mut nodes) = (HashMap::new(), Vec::new());
     add(schema, &mut numbers, &mut nodes);
@@ -69,7 +70,7 @@ fn add<'a>(value: &'a Value, numbers: &mut HashMap<*const Value, usize>, nodes: 
     }
 }
 
-/// Returns the value that llguidance finds for a reference, which is a path from the root, without escapes.
+/// Returns the value to which llguidance resolves a reference: a path from the root, without escapes.
 fn named<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     if reference == "#" || reference == "#/" {
         return Some(root);
@@ -80,8 +81,8 @@ fn named<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     })
 }
 
-/// Finds the longest path with Tarjan's strongly connected components, without recursion. A component is completed
-/// after all components that it leads to, so their longest paths are known by then.
+/// Returns the length of the longest path, with Tarjan's strongly connected components and without recursion. A
+/// component is completed after all components that it leads to, so their longest paths are known by then.
 fn longest_path(edges: &[Vec<usize>]) -> usize {
     const NEW: usize = usize::MAX;
     let count = edges.len();
@@ -111,7 +112,8 @@ fn longest_path(edges: &[Vec<usize>]) -> usize {
         if low[node] == order[node] {
             let start = stack.iter().rposition(|&member| member == node).unwrap_or(0);
             let members = stack.split_off(start);
-            // The members have no length yet, so the maximum covers only edges that leave the component.
+            // The members of this component have length 0 so far, so the maximum is over edges that leave the
+            // component.
             let below = members.iter().flat_map(|&member| &edges[member]).map(|&to| longest[to]).max().unwrap_or(0);
             for &member in &members {
                 open[member] = false;

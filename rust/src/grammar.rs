@@ -1,5 +1,5 @@
-//! Computes which tokens a grammar (JSON schema, regular expression) allows after a text, with llguidance. Grammars and
-//! texts are untrusted: everything that costs time or memory is bounded, and a grammar that exceeds a bound gets an
+//! Computes with llguidance which tokens a grammar (JSON schema, regular expression) allows after a text. Grammars and
+//! texts are untrusted: everything that costs time or memory is bounded, and a grammar that exceeds a bound is an
 //! error.
 
 use std::sync::{Arc, OnceLock};
@@ -16,11 +16,11 @@ use crate::tokenizer::HfTokenizer;
 use crate::{guard, handle, put, slice, utf8, Bytes, Failure};
 
 const MAX_GRAMMAR_BYTES: usize = 64 << 10;
-/// Largest number of objects and arrays on one chain of a schema, with `$ref`s followed. OpenAI accepts 10 levels of
+/// Maximum number of objects and arrays on one chain of a schema, with `$ref`s followed. OpenAI accepts 10 levels of
 /// nesting, which make a chain of about 30.
 const MAX_CHAIN: usize = 512;
-/// llguidance recurses along such a chain: at MAX_CHAIN it uses about 2 MB of stack, whatever the links are. A check
-/// has half the stack of a compilation, so a grammar that passes a check in another process compiles here.
+/// llguidance recurses along such a chain and uses about 2 MB of stack at MAX_CHAIN, whatever kind of schema the chain
+/// has. A check has half the stack of a compilation, so a grammar that passes a check in another process compiles here.
 const COMPILE_STACK_BYTES: usize = 64 << 20;
 const CHECK_STACK_BYTES: usize = COMPILE_STACK_BYTES / 2;
 
@@ -59,8 +59,8 @@ impl Vocabulary {
     }
 }
 
-/// White space between two parts of JSON: a space, or a new line and its indentation. Without this limit, a model that
-/// favours white space could fill the rest of its answer with it.
+/// White space between two parts of JSON: a space, or a new line and its indentation. The limit keeps a model that
+/// favours white space from filling the rest of its answer with it.
 const WHITESPACE: &str = r" |\r?\n[ \t]{0,20}";
 
 fn json_schema(text: &str) -> Result<Value, Failure> {
@@ -81,7 +81,8 @@ fn json_schema(text: &str) -> Result<Value, Failure> {
     Ok(schema)
 }
 
-/// Runs `work` on a new thread with a stack of `bytes`, because the caller's stack may be too small for the recursion.
+/// Runs `work` on a new thread with a stack of `bytes` bytes, because the caller's stack may be too small for the
+/// recursion.
 fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(bytes).spawn_scoped(scope, work);
@@ -91,8 +92,8 @@ fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, Failure> +
 }
 
 /// The parser after some tokens. Once the text has ended, with an end-of-text token or because nothing can follow,
-/// further tokens are only counted. After an error (a mask exceeds its bound on work) or a panic it is not used any
-/// more.
+/// further tokens are only counted. After an error (a mask exceeds its bound on work) or a panic the parser is not used
+/// any more.
 pub struct GrammarMatcher {
     parser: TokenParser,
     failed: bool,
@@ -120,7 +121,7 @@ impl GrammarMatcher {
         let mut parser = vocabulary.factory.create_parser(grammar).map_err(|e| Failure::invalid(e.to_string()))?;
         parser.start_without_prompt();
         let mut matcher = GrammarMatcher { parser, failed: false, behind_the_end: 0 };
-        // The first mask triggers the work that compiling defers; it is empty if no text satisfies the grammar.
+        // The first mask does the work that compilation defers; the mask is empty if no text satisfies the grammar.
         match matcher.allowed() {
             Ok(mask) if !mask.is_zero() => Ok(matcher),
             Ok(_) => Err(Failure::invalid("no text satisfies this grammar")),
@@ -132,7 +133,7 @@ impl GrammarMatcher {
         matches!(self.parser.stop_reason(), StopReason::EndOfSentence | StopReason::NoExtension)
     }
 
-    /// Runs `work` on the parser. An error is final, and so is a panic, which leaves `failed` set.
+    /// Runs `work` on the parser. After an error or a panic, `failed` stays set and every later call fails.
     fn with_parser<T>(&mut self, work: impl FnOnce(&mut TokenParser) -> Result<T, String>) -> Result<T, Failure> {
         if std::mem::replace(&mut self.failed, true) {
             return Err(Failure::limit("the grammar has failed before"));
@@ -189,7 +190,7 @@ impl GrammarMatcher {
     }
 }
 
-/// Compiles the grammar with a vocabulary of single bytes and returns the number of bytes that it occupies. This
+/// Compiles the grammar with a vocabulary of single bytes and returns the size of the compiled grammar in bytes. This
 /// vocabulary is enough for a check, because a model's tokens only make the masks larger.
 fn check(kind: i32, text: &str) -> Result<usize, Failure> {
     static BYTES: OnceLock<Option<Vocabulary>> = OnceLock::new();
@@ -204,7 +205,7 @@ fn check(kind: i32, text: &str) -> Result<usize, Failure> {
     })
 }
 
-/// The fields of glibc's `struct mallinfo2`, in its order.
+/// The fields of glibc's `struct mallinfo2`, in the same order.
 #[repr(C)]
 struct MallocInfo {
     arena: usize,
@@ -229,7 +230,7 @@ fn heap_bytes() -> usize {
 }
 
 // These types must cross threads: matchers are compiled on one thread and used on another, and several threads may
-// clone a compiled one.
+// clone a compiled matcher.
 const _: fn() = || {
     fn crosses_threads<T: Send>() {}
     fn is_shared<T: Sync>() {}

@@ -1,6 +1,6 @@
-//! The C ABI of specdec's Rust half (specdec_rs.h documents every function). This file has everything that crosses the
-//! language boundary: ownership of buffers and handles, status codes, and the guard that stops panics. The other files
-//! do the work; some of them define functions of the ABI, too.
+//! The C ABI of specdec's Rust half (specdec_rs.h documents every function). This file has what all functions of the
+//! ABI share: ownership of buffers and handles, status codes, and the guard that stops panics. The other files do the
+//! work; some of them also define functions of the ABI.
 
 mod bounds;
 mod charsmap;
@@ -33,8 +33,8 @@ pub enum Reason {
 pub struct Failure {
     pub reason: Reason,
     pub message: String,
-    /// Set for errors of templates: the line, the kind of error and the template's own words. It quotes nothing that
-    /// the template was given.
+    /// For errors of templates: the line, the kind of error and the template's own words. Quotes nothing of the values
+    /// that the template renders.
     pub place: String,
 }
 

@@ -14,15 +14,15 @@ use chrono::DateTime;
 
 use crate::{guard, slice, utf8, Bytes, Failure};
 
-/// Receives whole lines and how many bytes of the file have been read; a result other than 0 stops the reading.
+/// Receives whole lines, and how many bytes of the file have been read so far. A result other than 0 stops the reading.
 pub type Sink = unsafe extern "C" fn(context: *mut c_void, lines: *const u8, size: usize, stored_done: u64) -> i32;
 
 const FLUSH_BYTES: usize = 256 << 10;
 /// Largest batch of rows, in bytes according to the file's own metadata; all pages of a batch are in memory at once.
 const BATCH_BYTES: i64 = 32 << 20;
 const MAX_BATCH_ROWS: i64 = 1024;
-/// Most bytes of JSON per byte of the file. Repeated prompts compress to almost nothing; a decompression bomb exceeds
-/// this by orders of magnitude.
+/// Maximum bytes of JSON per byte of the file. Repeated prompts compress to almost nothing; a decompression bomb
+/// exceeds this factor by orders of magnitude.
 const MAX_EXPANSION: u64 = 100_000;
 
 pub fn write_rows(path: &str, sink: Sink, context: *mut c_void) -> Result<(), Failure> {
@@ -75,9 +75,9 @@ fn failure(error: ParquetError) -> Failure {
     Failure::invalid(error.to_string())
 }
 
-/// Appends a row, or a struct inside of one. Structs have every key that any row of the file has, so most of their
-/// nulls were written by Arrow (an argument that the model never gave, a key that a tool's schema does not have), and
-/// are left out. The columns of the file itself all stay.
+/// Appends a row, or a struct inside a row, as a JSON object. A null in a struct is left out (`nulls` false): Arrow
+/// gives every struct the keys of all rows, so most nulls stand for keys that the row never had. The top-level columns
+/// of a row are all written.
 fn append_row(out: &mut Vec<u8>, row: &Row, nulls: bool) {
     out.push(b'{');
     let shown = row.get_column_iter().filter(|(_, field)| nulls || !matches!(field, Field::Null));
@@ -145,7 +145,7 @@ fn append_field(out: &mut Vec<u8>, field: &Field) {
     }
 }
 
-/// JSON keys are strings, so other keys are written as their JSON text.
+/// Appends a key. JSON keys are strings, so a key of another type is written as its JSON text.
 fn append_key(out: &mut Vec<u8>, key: &Field) {
     let mut json = Vec::new();
     append_field(&mut json, key);
@@ -156,8 +156,8 @@ fn append_key(out: &mut Vec<u8>, key: &Field) {
     }
 }
 
-/// Some writers store text as bytes without the UTF8 annotation (ClickHouse, by a setting); bytes that are not UTF-8
-/// become base64.
+/// Appends bytes as text if they are UTF-8, because some writers store text without the UTF8 annotation (ClickHouse, by
+/// a setting), else as base64.
 fn append_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => append(out, text),

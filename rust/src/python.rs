@@ -1,4 +1,4 @@
-//! Writes values as Python's str, repr and % do. minijinja writes some of them differently and others not at all.
+//! Writes values as Python's str, repr and % do. minijinja writes some values differently and lacks some formats.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
@@ -6,7 +6,7 @@ use minijinja::{Error, ErrorKind};
 const MAX_BYTES: usize = 1 << 20;
 const MAX_WIDTH: usize = 1 << 10;
 const MAX_DEPTH: usize = 64;
-/// The most parts of a value that a search looks at. The search needs a limit, because a value may contain itself.
+/// The largest number of parts of a value that a search visits. The limit is needed because a value may contain itself.
 const MAX_PARTS: usize = 1 << 14;
 
 pub fn as_float(value: &Value) -> Option<f64> {
@@ -118,7 +118,7 @@ pub fn percent(left: &Value, right: &Value) -> Result<Value, Error> {
     }))
 }
 
-/// The arguments of a format: the items of a tuple, or else one value.
+/// The arguments of a format: the items of a tuple, or a single value.
 struct Arguments {
     items: Vec<Value>,
     used: usize,
@@ -280,7 +280,7 @@ impl Spec {
         self.signed(n < 0, if self.other { prefix } else { "" }, &digits)
     }
 
-    /// Returns a number that is not negative.
+    /// Formats a number that is not negative.
     fn float(&self, conversion: char, x: f64) -> String {
         if !x.is_finite() {
             return not_finite(x).to_string();
@@ -348,7 +348,7 @@ fn wrong(conversion: char, wanted: &str, found: &Value) -> Error {
     refused(format!("%{conversion} wants {wanted}, found {}", found.kind()))
 }
 
-/// Returns the value of a number without fraction; true is 1.
+/// Returns a number without a fraction as an integer, and true as 1; else None.
 fn integer(value: &Value) -> Option<i128> {
     match value.kind() {
         ValueKind::Bool => Some(i128::from(value.is_true())),
@@ -371,7 +371,7 @@ fn not_finite(x: f64) -> &'static str {
     }
 }
 
-/// Writes Rust's exponent as C does: with a sign and at least two digits.
+/// Rewrites Rust's exponent as C prints it: with a sign and at least two digits.
 fn with_exponent(text: &str) -> String {
     let (digits, exponent) = text.split_once('e').unwrap_or((text, "0"));
     let (sign, size) = exponent.strip_prefix('-').map_or(('+', exponent), |rest| ('-', rest));

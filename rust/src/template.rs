@@ -1,5 +1,5 @@
-//! Chat templates with the functions that transformers 5 offers to them (utils/chat_template_utils.py), in a bounded
-//! interpreter.
+//! Renders chat templates with the functions that transformers 5 offers to templates (utils/chat_template_utils.py), in
+//! a bounded interpreter.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, CString};
@@ -22,14 +22,15 @@ const FUEL: u64 = 1_000_000;
 const RECURSION: usize = 100;
 const MAX_EXCERPT: usize = 80;
 const NAME: &str = "chat_template";
-/// Names of a block (WHOLE) and of two filters. No template can write them, so they never clash with its own names.
+/// Names of an internal block (WHOLE) and two internal filters. A template cannot contain such names, so they never
+/// clash with names of the template.
 const WHOLE: &str = "the whole";
 const PERCENT: &str = "%";
 const TILDE: &str = "~";
-/// Tells the interpreter that it has not looked up this filter before; otherwise there would be an index here.
+/// The cache index of a filter instruction that has not been executed yet.
 const NOT_CACHED: u8 = !0;
-/// Begins the text of an error made by raise_exception. It is stripped only once, so that a message that begins with
-/// the same characters keeps them.
+/// Prefix of an error message made by raise_exception. It is stripped only once, so that a message that begins with the
+/// same characters keeps them.
 const RAISED: &str = "\u{1}raised:";
 
 pub type Strftime = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> usize;
@@ -37,7 +38,7 @@ pub type Strftime = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> u
 pub struct ChatTemplate {
     blocks: BTreeMap<&'static str, Instructions<'static>>,
     environment: Environment<'static>,
-    source: Box<str>, // what `blocks` borrow, so it is dropped after them
+    source: Box<str>, // `blocks` borrow from it, so it must be dropped after them
 }
 
 impl ChatTemplate {
@@ -88,14 +89,15 @@ impl ChatTemplate {
             text.split(|c: char| !is_word(c)).filter(|w| !w.is_empty()).count()
         });
         environment.add_filter("indent", indent);
-        // minijinja counts none as an empty list; templates ask `tools is iterable` before they take its length.
+        // minijinja counts the value none as iterable. Templates test `tools is iterable` before they take the length.
         environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
         environment.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
         });
         environment.add_function("strftime_now", move |format: String| strftime(clock, &format));
         let source = without_odd_floats(without_generation_tags(source), &syntax).into_boxed_str();
-        // The text does not move and lives as long as the instructions, which stay in this module.
+        // `source` is boxed, so the text does not move; it lives as long as the instructions, which stay in this
+        // module.
         let text: &'static str = unsafe { &*std::ptr::from_ref::<str>(&source) };
         let blocks = compiled(text, syntax).map_err(|e| failure(e, &source))?;
         Ok(ChatTemplate { blocks, environment, source })
@@ -206,8 +208,8 @@ fn excerpt(text: &str) -> String {
     }
 }
 
-/// Puts the filter `float` behind each literal of a float that minijinja writes differently from Python. Then minijinja
-/// cannot join the literal with a text while it compiles, when our filter for `~` does not apply yet.
+/// Appends the filter `float` to each float literal that minijinja writes differently from Python. Otherwise minijinja
+/// could join the literal with a text at compile time, before our filter for `~` applies.
 fn without_odd_floats(source: String, syntax: &SyntaxConfig) -> String {
     let mut out = String::with_capacity(source.len());
     let mut done = 0;
@@ -266,7 +268,7 @@ fn strftime(clock: Option<Strftime>, format: &str) -> Result<String, Error> {
 fn python_method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     if let (ValueKind::String, Some(s)) = (value.kind(), value.as_str()) {
         match method {
-            // minijinja capitalises only after white space, Python after anything that is not a letter.
+            // minijinja capitalises only after white space, Python after every character that is not a letter.
             "title" if args.is_empty() => {
                 let mut out = String::with_capacity(s.len());
                 let mut inside = false;
@@ -321,7 +323,7 @@ fn python_method(state: &mut State, value: &Value, method: &str, args: &[Value])
     pycompat::unknown_method_callback(state, value, method, args)
 }
 
-/// Writes the entities that Jinja does. minijinja has others, and escapes a slash, too.
+/// Escapes text for HTML with the entities that Jinja uses. minijinja uses others, and also escapes a slash.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! The filter `tojson` of chat templates.
+//! Implements the filter `tojson` of chat templates.
 
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
@@ -8,7 +8,7 @@ use crate::python;
 const MAX_JSON_BYTES: usize = 1 << 20;
 const MAX_JSON_DEPTH: usize = 64;
 
-/// Implements `tojson` as transformers overrides it: json.dumps with ensure_ascii=False, nothing escaped for HTML.
+/// Implements `tojson` as transformers overrides it: json.dumps with ensure_ascii=False, and no escaping for HTML.
 pub fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     let indent = match kwargs.get::<Option<Value>>("indent")? {
         None => None,

@@ -1,5 +1,5 @@
 //! Computes the bytes that each token of a vocabulary stands for, even if they are not whole characters. Grammars and
-//! log-probabilities need them.
+//! log-probabilities need these bytes.
 
 use std::collections::HashMap;
 
@@ -78,7 +78,7 @@ fn byte_stand_ins() -> HashMap<char, u8> {
 }
 
 pub struct TokenBytes {
-    /// By id; empty if the id names no token.
+    /// Indexed by token id; empty if the id names no token.
     pub tokens: Vec<Vec<u8>>,
     pub special: Vec<u32>,
 }

@@ -11,11 +11,11 @@ use crate::charsmap::{check_charsmaps, longest_replacement};
 use crate::Failure;
 
 const MAX_TEXT_BYTES: usize = 64 << 20;
-/// Largest factor by which normalizers or decoders may lengthen a text. Llama's " " → "▁" has 3. A chain of doublings
-/// ("a" → "aa", 60 times) would exhaust memory, and Rust cannot report that.
+/// Maximum factor by which normalizers or decoders may lengthen a text. Llama's " " → "▁" has factor 3. A chain of
+/// doublings ("a" → "aa", 60 times) would exhaust memory, and Rust cannot report that as an error.
 const MAX_GROWTH: f64 = 4096.0;
-/// Texts that a tokenizer must survive when it is loaded: characters of one to four bytes, composed ones, blanks,
-/// numbers and marks, at the end of a text and within it.
+/// Texts that a tokenizer must encode without a panic when it is loaded: characters of one to four bytes, composed
+/// ones, blanks, numbers and marks, at the end of a text and within it.
 const PROBES: [&str; 3] = ["a", " Hi, Zoë!\n\t12 x_y ﷺ e\u{301} 漢字 🙂", "é"];
 
 pub struct HfTokenizer {
@@ -35,7 +35,8 @@ struct FirstStage<T> {
     normalizer: Option<T>,
 }
 
-/// The library calls unwrap in its deserialisers, so a panic there means a bad file and not an internal failure.
+/// Runs `file`, which parses JSON. The library calls unwrap in its deserialisers, so a panic there is reported as a bad
+/// file and not as an internal failure.
 fn read<T, E: std::fmt::Display>(file: impl FnOnce() -> Result<T, E> + std::panic::UnwindSafe) -> Result<T, Failure> {
     let reason = match std::panic::catch_unwind(file) {
         Ok(Ok(value)) => return Ok(value),
@@ -52,7 +53,7 @@ fn text_of(error: impl std::fmt::Display) -> String {
 impl HfTokenizer {
     pub fn from_json(json: &[u8], added: &[u8]) -> Result<HfTokenizer, Failure> {
         let part = |value: Result<Value, serde_json::Error>| value.map_err(|e| Failure::invalid(text_of(e)));
-        // The library trusts the sizes in a charsmap while it reads them.
+        // Checked first, because the library trusts the sizes in a charsmap while it reads it.
         let raw = read(|| serde_json::from_slice::<FirstStage<Value>>(json))?;
         check_charsmaps(&raw.normalizer.unwrap_or_default())?;
         // Checked before the rest, because the library normalizes added tokens while it reads the file.
@@ -76,9 +77,8 @@ impl HfTokenizer {
         Ok(tokenizer)
     }
 
-    /// Refuses a file with which the library panics; otherwise every request would run into the panic. If the library
-    /// returns an error for a text, the file is still accepted, because its vocabulary may only lack the characters of
-    /// that text.
+    /// Refuses a file with which the library panics, because every request would panic too. If the library returns an
+    /// error for a text, the file is still accepted: its vocabulary may only lack the characters of that text.
     fn probe(&self) -> Result<(), Failure> {
         for text in PROBES {
             let ids =
@@ -150,7 +150,7 @@ fn change_added_tokens(inner: &mut Tokenizer, changes: &[u8]) -> Result<(), Fail
         }
     }
     if tokens.is_empty() {
-        return Ok(()); // otherwise the library would rebuild its tables
+        return Ok(()); // add_tokens() would rebuild the library's tables for nothing
     }
     inner.add_tokens(tokens).map(|_| ()).map_err(|e| Failure::invalid(format!("added tokens: {e}")))
 }
@@ -168,7 +168,7 @@ fn check_growth(name: &str, stage: &Value) -> Result<(), Failure> {
     }
 }
 
-/// Refuses a Replace whose pattern is the empty text. The library also finds the empty text after the last character,
+/// Refuses a Replace stage whose pattern is the empty text, because the library also finds it after the last character
 /// and then fails.
 fn check_patterns(name: &str, stage: &Value) -> Result<(), Failure> {
     let stages = parts(stage, "normalizers").iter().chain(parts(stage, "decoders"));
@@ -185,8 +185,8 @@ fn growth(stage: &Value) -> f64 {
         Some("Sequence") => parts(stage, "normalizers").iter().chain(parts(stage, "decoders")).map(growth).product(),
         Some("Replace") => {
             let content = stage.get("content").and_then(Value::as_str).map_or(0, str::len) as f64;
-            // A literal pattern consumes its own length; a regular expression may match nothing and insert before every
-            // byte.
+            // A literal pattern consumes its own length. A regular expression may match an empty text, and so insert
+            // before every byte.
             match stage.pointer("/pattern/String").and_then(Value::as_str) {
                 Some(literal) if !literal.is_empty() => (content / literal.len() as f64).max(1.0),
                 _ => content + 1.0,
@@ -201,7 +201,7 @@ fn growth(stage: &Value) -> f64 {
     }
 }
 
-/// Refuses FixedLength with length 0, which would split for ever.
+/// Refuses FixedLength with length 0, which would split a text without end.
 fn check_pre_tokenizer(stage: &Value) -> Result<(), Failure> {
     for part in parts(stage, "pretokenizers") {
         check_pre_tokenizer(part)?;
@@ -214,20 +214,20 @@ fn check_pre_tokenizer(stage: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns whether every token of the vocabulary is written in the characters that stand for bytes in ByteLevel, and
-/// none is a byte of ByteFallback.
+/// Returns whether every token of the vocabulary consists of the characters by which ByteLevel represents bytes, and no
+/// token is a byte token of ByteFallback.
 fn is_of_bytes(inner: &Tokenizer) -> bool {
     let alphabet = ByteLevel::alphabet();
     let is_byte = |token: &str| token.len() == 6 && token.starts_with("<0x") && token.ends_with('>');
     inner.get_vocab(true).keys().all(|token| !is_byte(token) && token.chars().all(|c| alphabet.contains(&c)))
 }
 
-/// Returns how much of a decoder's output is final while tokens are still being appended. An unknown stage gets the
-/// safe answer, Whole. `is_of_bytes` is asked at most once for each stage.
+/// Returns how much of a decoder's output is final while tokens are still being appended. For an unknown stage it is
+/// Whole, which is always safe. Calls `is_of_bytes` at most once per stage.
 fn streaming_of(decoder: &Value, is_of_bytes: impl Fn() -> bool) -> Streaming {
     struct Stages {
         fused: bool,
-        changes_bytes: bool, // replaces a character that stands for a byte
+        changes_bytes: bool, // replaces a character that represents a byte
         found: Streaming,
     }
     fn merge(stage: &Value, before: &mut Stages, is_of_bytes: &dyn Fn() -> bool) {
@@ -235,8 +235,8 @@ fn streaming_of(decoder: &Value, is_of_bytes: impl Fn() -> bool) -> Streaming {
             None if stage.is_null() => {}
             Some("Sequence") => parts(stage, "decoders").iter().for_each(|part| merge(part, before, is_of_bytes)),
             Some("ByteLevel" | "Metaspace" | "WordPiece" | "BPEDecoder") if !before.fused => {}
-            // If the text is fused, ByteLevel treats all of its characters as bytes, or none. Conversions from GGUF
-            // have a ByteLevel after the stages of SentencePiece; those stages then do nothing.
+            // In a fused text, ByteLevel treats either all characters as bytes or none. Conversions from GGUF have a
+            // ByteLevel after the stages of SentencePiece; those stages then do nothing.
             Some("ByteLevel") if !before.changes_bytes && is_of_bytes() => {}
             Some("ByteFallback") if !before.fused => {
                 if before.found == Streaming::Prefix {

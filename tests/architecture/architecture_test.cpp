@@ -47,7 +47,7 @@ class Rules : public ::testing::Test {
     fs::create_directories((root_ / file).parent_path());
     std::ofstream(root_ / file) << text;
   }
-  // Expects exactly one violation, in this file at this line.
+  // Writes `text` to `file` and expects exactly one violation, at line `line`, whose text contains `part`.
   void expect(const std::string& file, int line, const std::string& part, const std::string& text) {
     put(file, text);
     const auto found = check_tree(root_);
@@ -79,7 +79,7 @@ TEST_F(Rules, Arrows) {
   expect("cli/engine/b.cpp", 1, "must not include engine/weights/m.h", "#include \"engine/weights/m.h\"\n");
 }
 
-// What every room must not include.
+// For each folder, examples of headers that its files must not include.
 const std::map<std::string, std::vector<std::string>> kForbidden = {
     {"base", {"base/schema/s.h", "base/page/p.h"}},
     {"base/page", {"base/schema/s.h"}},
@@ -172,7 +172,7 @@ TEST_F(Rules, ArrowsInsideOfAFolder) {
       expect(folder + "/b.cpp", 1, "must not include " + other, "#include \"" + other + "\"\n");
 }
 
-// Folders of a stage that include each other can only be understood together, whatever their rows allow.
+// Folders of a stage must not include each other in a circle, even if the table allows each include.
 TEST_F(Rules, FoldersMakeNoCircle) {
   put("monitor/fresh/f.h", "#pragma once\n#include \"base/a.h\"\n");
   put("monitor/good.cpp", "#include \"monitor/fresh/f.h\"\n");

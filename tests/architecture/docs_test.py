@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""docs_test.py: checks the Markdown pages against the tree. Links between pages lead somewhere. The pages for
-contributors (CONTRIBUTING.md, docs/contributing) name only paths, identifiers, tests and make targets that exist, and a
-path that is followed by names, in the same cell of a table or the same item of a list, has them in its file."""
+"""docs_test.py: checks the Markdown pages against the tree. Links between pages must have an existing target. The pages
+for contributors (CONTRIBUTING.md, docs/contributing) must name only paths, identifiers, tests and make targets that
+exist. If names follow a path in the same table cell or list item, the file at the path must contain them."""
 
 import fnmatch
 import functools
@@ -29,7 +29,7 @@ class Tree:
         )
         if listed.returncode == 0:
             found = listed.stdout.decode().rstrip("\0").split("\0")
-        else:  # a source archive
+        else:  # the tree comes from a source archive
             found = [str(f.relative_to(self.root)) for folder in FOLDERS for f in (self.root / folder).rglob("*")]
             found += [f.name for f in self.root.iterdir()]
         return [f for f in found if (self.root / f).is_file()]
@@ -44,7 +44,7 @@ class Tree:
 
     @functools.cached_property
     def words(self):
-        """All words of the sources."""
+        """The set of all words in the source files."""
         found = set()
         for file in self.files:
             if file.endswith(SOURCES) or "." not in Path(file).name:
@@ -54,7 +54,7 @@ class Tree:
 
     @functools.cached_property
     def tests(self):
-        """Suite.Name of every GoogleTest."""
+        """The names of all GoogleTests, as Suite.Name."""
         pattern = re.compile(r"^\s*TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\s*\)", re.M)
         return {".".join(m) for f in self.files if f.endswith("_test.cpp") for m in pattern.findall(self.text(f))}
 
@@ -65,7 +65,7 @@ class Tree:
         )
 
     def knows(self, name):
-        """Returns whether a source has the name, or it is that of a file or of an end-to-end test in CTest."""
+        """Returns whether the name is a word of a source file, the name of a file, or an end-to-end test in CTest."""
         return name in self.words or any(Path(f).stem == name.removeprefix("e2e_") for f in self.files)
 
     def has(self, path):
@@ -75,7 +75,7 @@ class Tree:
 
 
 def anchors(text):
-    """Returns the anchors of a page: its own, and those that GitHub gives to headings."""
+    """Returns the anchors of a page: explicit ones, and those that GitHub derives from headings."""
     found = set(re.findall(r'<a (?:id|name)="([^"]+)"', text))
     for heading in re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.M):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
@@ -100,13 +100,13 @@ def wrong_links(page, text, tree):
 
 
 def path_in(code):
-    """Returns the path that `code` is, or begins with; "" if it is none."""
+    """Returns the path at the beginning of `code`; "" if it does not begin with a path of the tree."""
     path = code.split(" ")[0]
     return path if "/" in path and path.split("/")[0] in FOLDERS and "…" not in path else ""
 
 
 def wrong_names(page, text, tree):
-    """Of every `code` on a page for contributors, what does not exist."""
+    """Yields an error for each name in `code` on a page for contributors that does not exist in the tree."""
     for block in re.split(r" \| |\|\n|\n\s*\n|\n(?=[*\d])", FENCE.sub("", text)):
         file = None
         for code in CODE.findall(block):
@@ -135,7 +135,7 @@ def is_for_contributors(page):
 
 
 def check_the_check(tree):
-    """Each of these mistakes is found."""
+    """Checks that these functions find each of the mistakes below."""
     for text, says in (
         ("see [that](no-such-page.md)", "leads nowhere"),
         ("see [that](CONTRIBUTING.md#no-such-heading)", "no heading"),
@@ -147,7 +147,7 @@ def check_the_check(tree):
         ("`no_such_function_at_all()`", "no source"),
         ("| `engine/kernels/ops_ref.cpp` `launch_graph` |", "ops_ref.cpp has no launch_graph"),
     ):
-        # The text of this file is a source, so the names of these mistakes are spelt apart.
+        # This file is a source too, so it contains the invented names; they must not count as known words.
         tree.words.discard("no_such_function_at_all")
         found = [*wrong_links("README.md", text, tree), *wrong_names("docs/contributing/operations.md", text, tree)]
         assert any(says in problem for problem in found), (text, found)

@@ -2,8 +2,9 @@
 """draw_comments.py --seed N [--count 100] [FOLDER…]: draws comments at random from the C++, CUDA, Rust, Python and
 CMake sources, so that somebody who has not seen them can say which need a second reading.
 
-Each is printed with its place, as a whole block, and with the code that follows it (or, beside code, its own line). A
-block is drawn with the same chance however long it is. Docstrings of Python are comments, too."""
+Each comment is printed as a whole block, with its place and the lines of code that follow it. A comment beside code is
+printed with its own line of code. A block is drawn with the same chance however long it is. Docstrings of Python are
+comments, too."""
 
 import argparse
 import random
@@ -21,11 +22,25 @@ def mark_of(file):
 
 
 def beside_code(line, mark):
-    """Returns whether a comment ends a line of code. One that begins within a string is none."""
+    """Returns whether the line has a comment after code. A mark inside a string does not count."""
     at = line.find("  " + mark + " ")
     before = line[:at]
-    closes = re.match(r"\s*}\s*//\s*namespace", line)  # the formatter's
+    closes = re.match(r"\s*}\s*//\s*namespace", line)  # the formatter wrote this comment
     return at > 0 and before.strip() and before.count('"') % 2 == 0 and before.count("'") % 2 == 0 and not closes
+
+
+def opens_docstring(lines, at):
+    """Returns the match of the quotes if the line opens a docstring: a string that follows the line of a def or class,
+    or nothing but comments. Other strings of several lines are not comments."""
+    before = [line.strip() for line in lines[:at] if line.strip() and not line.startswith("#")]
+    is_docstring = not before or before[-1].endswith(":")
+    return re.match(r'[rf]?("""|\'\'\')', lines[at].strip()) if is_docstring else None
+
+
+def says_something(text):
+    """Returns whether a comment is more than an instruction to a tool, a separator line or a single letter in a
+    table."""
+    return re.search(r"[A-Za-z]{2}", text) and not re.match(r"(#|//)\s*(noqa|NOLINT|type:|fmt:)", text)
 
 
 def blocks(lines, mark):
@@ -34,16 +49,16 @@ def blocks(lines, mark):
     while at < len(lines):
         text = lines[at].strip()
         first = at
-        if mark == "#" and (opened := re.match(r'[rf]?("""|\'\'\')', text)):
+        if mark == "#" and (opened := opens_docstring(lines, at)):
             while at < len(lines) and (text.count(opened[1]) < 2 and (at == first or opened[1] not in lines[at])):
                 at += 1
             yield first, at
         elif text.startswith(mark) and not text.startswith("#!"):
             while at + 1 < len(lines) and lines[at + 1].strip().startswith(mark):
                 at += 1
-            if re.search(r"\w", text):
+            if says_something(text):
                 yield first, at
-        elif beside_code(lines[at], mark):
+        elif beside_code(lines[at], mark) and says_something(text[text.find("  " + mark) + 2 :]):
             yield first, at
         at += 1
 

@@ -11,12 +11,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-FORMATTERS = os.path.dirname(sys.executable)  # the environment that cmake/requirements.txt pins
-# Files that released versions of specdec wrote: a folder for each version, beside the scripts.
+FORMATTERS = os.path.dirname(sys.executable)  # the Python environment that cmake/requirements.txt pins
+# Files that released versions of specdec wrote: one folder for each version in tests/compat.
 GENERATED = re.compile("tests/compat/[^/]+/")
 CXX = (".h", ".cuh", ".cpp", ".cu")
 SKIPPED = 77
-COLUMNS = 120  # of Rust; the other formatters know it
+COLUMNS = 120  # for Rust; the other formatters have it in their settings
 
 
 def files():
@@ -53,8 +53,8 @@ def run(tool, arguments):
 
 
 def run_in_parts(tool, arguments, found):
-    """Runs a tool that works on one file at a time, with the files split among all cores. Returns what it printed where
-    it failed."""
+    """Runs a tool that handles one file at a time, with the files divided among all cores. Returns the output of the
+    runs that failed."""
     parts = os.cpu_count() or 1
     with ThreadPoolExecutor(parts) as pool:
         said = pool.map(lambda at: run(tool, [*arguments, *found[at::parts]]) if found[at::parts] else "", range(parts))
@@ -62,8 +62,8 @@ def run_in_parts(tool, arguments, found):
 
 
 def rustfmt(files, apply):
-    """Returns the lines that are too long. Nothing is said of what rustfmt would change: its version is not pinned, and
-    not every Rust brings one."""
+    """Returns an error for each line that is too long. Does not report what rustfmt would change: its version is not
+    pinned, and not every Rust installation has it."""
     said = []
     if apply and shutil.which("rustfmt"):
         subprocess.run(["rustfmt", "--config-path", "rust", "--edition", "2021", *files], cwd=ROOT)

@@ -20,41 +20,42 @@ struct Include {
   std::string path;
 };
 struct Source {
-  std::vector<std::string> lines;  // the lines with comments and the contents of strings blanked out
+  std::vector<std::string> lines;  // the lines, without comments and without the contents of strings
   std::vector<int> columns;        // number of characters of each original line
   std::vector<Include> includes;
 };
 using Tree = std::map<std::string, Source>;
 
-// A Room lists files and the headers that they may include besides the standard library and third-party libraries. The
-// first room that names a file applies to it. "base/" means all files in the folder and its subfolders, "monitor/*"
-// only the files directly in the folder, and "base/model_directory." the header and the source of that name.
+// A Room lists files, and the headers that these files may include besides the standard library and third-party
+// libraries. If several rooms match a file, the first one applies. "base/" means all files in the folder and its
+// subfolders, "monitor/*" only the files directly in the folder, and "base/model_directory." the header and the source
+// of that name.
 struct Room {
   std::vector<std::string> files;
   std::vector<std::string> may_include;
 };
 const std::vector<Room> kRooms = {
-    // engine: the dispatch in kernels/ may include the CPU kernels; the CUDA kernels are a library that is loaded at
-    // run time when it is needed.
+    // engine: kernels/ dispatches to the CPU kernels, so it may include them. The CUDA kernels are in a library that is
+    // loaded at run time when it is needed.
     {{"engine/kernels/cpu/"}, {"engine/kernels/cpu/", "base/"}},
-    // The verification rules are templates, for the host's steps and for kernels.
+    // The verification rules are templates that both the host's steps and the CUDA kernels use.
     {{"engine/rules/"}, {"engine/rules/", "base/"}},
     {{"engine/kernels/cuda/"}, {"engine/kernels/cuda/", "engine/kernels/*", "engine/rules/", "base/"}},
     {{"engine/kernels/no_cuda/"}, {"engine/kernels/*", "base/"}},
     {{"engine/kernels/"}, {"engine/kernels/*", "engine/kernels/cpu/", "engine/rules/", "base/"}},
-    // The parts of parallel without LibTorch find out how processes were started, and watch over them.
+    // The half of parallel/ without LibTorch detects how the processes were started, and watches over them.
     {{"engine/parallel/launch.", "engine/parallel/rank_watch.", "engine/parallel/addresses."},
      {"engine/parallel/launch.h", "engine/parallel/rank_watch.h", "engine/parallel/addresses.h", "base/"}},
     {{"engine/parallel/"}, {"engine/parallel/", "engine/config/", "engine/kernels/*", "base/"}},
-    // A model: what it is, what it has, what it remembers, what it does.
+    // A model: its configuration, its weights, its KV cache and its forward pass.
     {{"engine/config/"}, {"engine/config/", "base/"}},
     {{"engine/weights/"}, {"engine/weights/", "engine/config/", "engine/kernels/*", "engine/kernels/cpu/", "base/"}},
     {{"engine/cache/"}, {"engine/cache/", "engine/config/", "engine/kernels/*", "engine/kernels/cpu/", "base/"}},
     {{"engine/forward/"},
      {"engine/forward/", "engine/cache/", "engine/weights/", "engine/config/", "engine/kernels/*",
       "engine/kernels/cpu/", "base/"}},
-    // Only runners and rounds of a device may include models; drafting, verification and the choice of K use
-    // distributions and counts. A device's round launches kernels between the passes.
+    // Only runners and device rounds may include models; drafting, verification and the choice of K work on
+    // distributions and counts. A device round launches kernels between the passes.
     {{"engine/decode/sampling/"}, {"engine/decode/sampling/", "engine/rules/", "base/"}},
     {{"engine/decode/control/"}, {"engine/decode/control/", "engine/rules/", "base/"}},
     {{"engine/decode/runners/"},
@@ -66,12 +67,12 @@ const std::vector<Room> kRooms = {
      {"engine/decode/device/", "engine/decode/round/", "engine/decode/runners/", "engine/decode/control/",
       "engine/decode/sampling/", "engine/forward/", "engine/config/", "engine/kernels/*", "base/"}},
     {{"engine/decode/"}, {"engine/decode/", "engine/rules/", "base/"}},
-    // The self-test compares kernels with plain C++: twins of its own, and the host's sampler and verification.
+    // The self-test compares kernels with its own versions in plain C++ and with the host's sampler and verification.
     {{"engine/self_test/"},
      {"engine/self_test/", "engine/decode/runners/", "engine/decode/sampling/", "engine/forward/", "engine/kernels/*",
       "base/"}},
 
-    // base: model_directory finds the parts of a package and so reads its manifest; no other file of base/ outside
+    // base: model_directory resolves packages and therefore reads their manifests; no other file of base/ outside
     // base/schema/ may include a schema.
     {{"base/schema/", "base/model_directory."}, {"base/"}},
     {{"base/page/"}, {"base/page/", "base/*"}},
@@ -80,8 +81,8 @@ const std::vector<Room> kRooms = {
     {{"rust/"}, {"rust/"}},
     {{"net/"}, {"net/", "base/"}},
 
-    // data: the readers of row formats use neither files nor the network (but for the halves of a batch, which are
-    // joined by a file), and only regenerate sends requests to an endpoint.
+    // data: the readers of row formats use neither files nor the network. The exception is the join of batch requests
+    // and responses, which uses a file. Only regenerate sends requests to an endpoint.
     {{"data/shards/"}, {"data/shards/", "base/"}},
     {{"data/select/"}, {"data/select/", "base/"}},
     {{"data/formats/"}, {"data/formats/", "data/select/", "base/"}},
@@ -91,7 +92,7 @@ const std::vector<Room> kRooms = {
     {{"data/"},
      {"data/*", "data/shards/", "data/select/", "data/formats/", "data/redact/", "data/sources/", "text/", "base/"}},
 
-    // distill: settings, labels and metrics are part of the half without LibTorch, and only labels ask other
+    // distill: settings, labels and metrics must build without LibTorch, and only labels send requests to other
     // machines.
     {{"distill/settings/"}, {"distill/settings/", "base/"}},
     {{"distill/labels/"}, {"distill/labels/", "data/shards/", "data/regenerate/", "base/"}},
@@ -116,7 +117,7 @@ const std::vector<Room> kRooms = {
     // deploy, from the bottom up: reports and models, then the gate, the bench, packages, stores, and the server,
     // which has no code that downloads anything.
     {{"deploy/report/"}, {"deploy/report/", "base/"}},
-    // A target that several processes hold together needs a runner that tells the others what to do.
+    // A target that is divided among several processes needs a runner that sends orders to the other processes.
     {{"deploy/models/load_pair.", "deploy/models/tensor_ranks."},
      {"deploy/models/", "engine/config/", "engine/weights/", "engine/forward/", "engine/decode/", "engine/parallel/",
       "engine/kernels/*", "text/", "base/"}},
@@ -128,7 +129,7 @@ const std::vector<Room> kRooms = {
       "base/"}},
     {{"deploy/package/"}, {"deploy/package/", "base/"}},
     {{"deploy/stores/"}, {"deploy/stores/", "deploy/package/", "net/", "base/"}},
-    // Half of the server speaks to clients (http, request, answer), half of it to the engine (queue, schedule).
+    // One half of the server speaks to clients (http, request, answer), the other half to the engine (queue, schedule).
     {{"deploy/serve/request/"}, {"deploy/serve/request/", "engine/decode/", "text/", "base/"}},
     {{"deploy/serve/http/"}, {"deploy/serve/http/", "deploy/serve/request/", "base/"}},
     {{"deploy/serve/queue/"}, {"deploy/serve/queue/", "deploy/serve/request/", "engine/decode/", "base/"}},
@@ -161,16 +162,17 @@ const std::vector<Room> kRooms = {
      {"monitor/report/", "monitor/machine/", "monitor/facts/", "monitor/state/", "monitor/statistics/", "base/"}},
     {{"monitor/"}, {"monitor/", "net/", "base/"}},
 
-    // Only `doctor` asks the engine itself, about the machine.
+    // Of the command line, only `doctor` uses the engine directly, to check the machine.
     {{"cli/engine/doctor."}, {"cli/", "engine/self_test/", "base/"}},
     {{"cli/"}, {"cli/", "data/", "distill/", "deploy/", "monitor/", "net/", "engine/parallel/launch.h", "base/"}},
     {{"tests/"}, {"tests/", "cli/", "data/", "distill/", "deploy/", "monitor/", "engine/", "text/", "net/", "base/"}},
 };
-// The folders that have rooms inside. In each of them a row of the table names folders, a folder has at most so many
-// units (a header with its source is one), and what folders include makes no circle.
+// The stages whose folders are rooms. In a stage each row of kRooms names folders, a folder has at most kMaxUnits units
+// (a header and its source are one unit), and includes between folders make no circle.
 const std::vector<std::string> kStages = {"data/", "distill/", "engine/", "deploy/serve/", "monitor/"};
 constexpr size_t kMaxUnits = 20;
-// Returns whether an entry names units of engine/parallel, whose half without LibTorch is too small for a folder.
+// Returns whether an entry names files of engine/parallel, whose half without LibTorch is too small for a folder of its
+// own.
 bool is_half(const std::string& entry) { return entry.rfind("engine/parallel/", 0) == 0; }
 const std::set<std::string> kTopFolders = {"base", "cli",    "cmake",   "data", "deploy", "dist",  "distill",
                                            "docs", "engine", "monitor", "net",  "rust",   "tests", "text"};
@@ -179,7 +181,7 @@ constexpr size_t kMaxSourceLines = 500, kMaxHeaderLines = 250;
 constexpr int kMaxFunctionLines = 80, kMaxColumns = 120;
 
 bool starts_with(const std::string& text, const std::string& prefix) { return text.rfind(prefix, 0) == 0; }
-// Returns whether `file` matches `entry`, which comes from one of a Room's two lists.
+// Returns whether `file` matches `entry`, an element of Room::files or Room::may_include.
 bool stands_for(const std::string& entry, const std::string& file) {
   if (!entry.ends_with("/*")) return starts_with(file, entry);
   const std::string folder = entry.substr(0, entry.size() - 1);
@@ -203,8 +205,8 @@ bool is_torch_free(const std::string& file) {
   return light("deploy/serve/") || light("cli/");
 }
 
-// Removes comments, and the contents of string and character literals but not their quotes. Raw strings are followed to
-// their delimiter.
+// Removes comments, and the contents of string and character literals but not their quotes. Understands raw strings
+// with delimiters.
 std::vector<std::string> without_comments(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -332,15 +334,16 @@ class Checker {
         add(folder, 0, std::to_string(names.size()) + " units, the limit is " + std::to_string(kMaxUnits));
   }
 
-  // Reports one include of every circle that the folders of a stage make with what the table allows them.
+  // Reports one include of each circle of folders. Includes that the table forbids are reported elsewhere and do not
+  // count here.
   void check_circles(const std::string& stage) {
-    std::map<std::string, std::map<std::string, std::pair<std::string, int>>> arrows;  // by folders, an include each
+    std::map<std::string, std::map<std::string, std::pair<std::string, int>>> arrows;  // folder → folder: one include
     for (const auto& [file, source] : tree_)
       for (const Include& include : source.includes)
         if (starts_with(file, stage) && starts_with(include.path, stage) && tree_.count(include.path) &&
             folder_of(file) != folder_of(include.path) && !forbidden_.contains({file, include.line}))
           arrows[folder_of(file)].emplace(folder_of(include.path), std::pair(file, include.line));
-    std::set<std::string> left, open;  // folders that were searched, and those on the way from the first one
+    std::set<std::string> left, open;  // left: searched completely; open: on the current path
     const std::function<void(const std::string&)> follow = [&](const std::string& folder) {
       open.insert(folder);
       for (const auto& [next, include] : arrows[folder]) {
@@ -385,8 +388,8 @@ class Checker {
     if (file.ends_with(".cu")) check_shared_variables(file, source);
   }
 
-  // Reports __shared__ variables of templates. g++ does not put them into the section that tests without a GPU spoil,
-  // so that a missing barrier would not be noticed.
+  // Reports __shared__ variables of templates: the tests without a GPU cannot fill them with garbage, so a missing
+  // barrier would not be noticed.
   void check_shared_variables(const std::string& file, const Source& source) {
     bool in_template = false;
     for (size_t i = 0; i < source.lines.size(); ++i) {
@@ -398,8 +401,8 @@ class Checker {
     }
   }
 
-  // Reports `extern` declarations: a constant or function of another file must come from that file's header, so that
-  // its type is written only once.
+  // Reports `extern` declarations in source files: a constant or function of another file must come from that file's
+  // header, so that its type is written only once.
   void check_declarations(const std::string& file, const Source& source) {
     static const std::regex kExtern(R"(^\s*extern\s+(?!""))");
     static const std::regex kThreadLocal(R"(^(static |inline )*thread_local\b)");
@@ -433,8 +436,8 @@ class Checker {
       if (source.columns[i] > kMaxColumns)
         add(file, static_cast<int>(i) + 1,
             "line of " + std::to_string(source.columns[i]) + " columns, the limit is " + std::to_string(kMaxColumns));
-    // A function, or a member of a class, ends with a brace at its own indentation and begins at the last line with
-    // that indentation.
+    // A function or a class member ends at a brace with its own indentation. It begins at the last line before that
+    // brace that has the same indentation.
     static const std::regex kNoFunction(
         R"(^\s*(namespace|struct|class|enum|union|extern|using|#|public:|private:|protected:|\}|\)))");
     for (const int indent : {0, 2}) {

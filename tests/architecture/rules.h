@@ -1,5 +1,5 @@
-// Checks a source tree against the rules of docs/architecture: which folder may include which, how the repository's own
-// headers are included, which functions libraries must not call, how long files and functions may be. Also reports
+// Checks a source tree against the rules of docs/architecture.md: which folder may include which, how the repository's
+// own headers are included, which functions libraries must not call, how long files and functions may be. Also reports
 // left-over merge markers.
 #pragma once
 

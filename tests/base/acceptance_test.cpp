@@ -7,7 +7,7 @@ namespace {
 
 TEST(Acceptance, CountsPositionsAsTheContractSays) {
   AcceptanceCounts c;
-  c.add_step(3, 1, {0.9, 0.5});  // position 1 was reached and refused, position 2 only drafted
+  c.add_step(3, 1, {0.9, 0.5});  // position 1 was rejected; position 2 was only drafted
   c.add_step(3, 3, {1.0, 0.75, 0.25});
   c.add_step(1, 0, {0.1});
   c.add_step(0, 0, {});
@@ -60,11 +60,11 @@ TEST(Acceptance, NothingMeasuredIsNotADivision) {
 }
 
 TEST(Acceptance, ExpectedLengthAndSpeedup) {
-  EXPECT_NEAR(expected_length(0.8, 5), 3.68928, 1e-12);  // docs/contract.md says 3.69
+  EXPECT_NEAR(expected_length(0.8, 5), 3.68928, 1e-12);  // docs/contract.md states 3.69
   EXPECT_DOUBLE_EQ(expected_length(1.0, 5), 6);
   EXPECT_DOUBLE_EQ(expected_length(0.0, 5), 1);
   EXPECT_DOUBLE_EQ(expected_length(0.7, 0), 1);
-  EXPECT_NEAR(expected_length(0.834, 5), 4, 0.01);  // breaks even at draft cost .6 and K = 5
+  EXPECT_NEAR(expected_length(0.834, 5), 4, 0.01);  // the break-even for draft cost 0.6 and K = 5
   EXPECT_NEAR(predicted_speedup(expected_length(0.834, 5), 5, 0.6, 1.0), 1, 0.003);
   EXPECT_NEAR(predicted_speedup(expected_length(0.2, 5), 5, 0.05, 1.0), 1, 0.003);
 }

@@ -39,8 +39,8 @@ TEST(Child, GetsEnvironmentAndDescriptors) {
   ::close(kept);
 }
 
-// With outlives_us the stop request must reach the whole process group. Here the shell traps SIGTERM and does not pass
-// it on to its child.
+// With outlives_us, the stop request must reach the whole process group, because the shell here traps SIGTERM and does
+// not pass it on to its child.
 TEST(Child, AStopRequestIsHandedOn) {
   for (const bool outlives : {false, true}) {
     const int code = testing::in_child(nullptr, "", [&] {

@@ -14,7 +14,7 @@ import numpy as np
 from confseq.betting import betting_cs, betting_lower_cs
 from confseq.betting_strategies import lambda_predmix_eb
 
-warnings.simplefilter("ignore", RuntimeWarning)  # confseq's bets divide by 0 at the end of its grid of means
+warnings.simplefilter("ignore", RuntimeWarning)  # confseq divides by 0 at the end of its grid
 rng = np.random.default_rng(20261122)
 
 

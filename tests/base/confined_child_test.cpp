@@ -45,10 +45,10 @@ TEST(ConfinedChild, IsKilledWithItsOwner) {
   {
     const ConfinedChild waits({}, [](int pipe) { write_pipe(pipe, std::string(1 << 20, 'x')); });
   }  // the child blocks in write_pipe, because a pipe holds less than 1 MiB
-  EXPECT_EQ(raise(0), 0);  // is reached only if the destructor does not wait for the child
+  EXPECT_EQ(raise(0), 0);  // reached only if the destructor kills the child instead of waiting for it
 }
 
-// Ctrl-C goes to all processes of a terminal, so the owner decides what its child does.
+// A terminal sends Ctrl-C to parent and child alike. The child must ignore it, so that its owner decides when it ends.
 TEST(ConfinedChild, LeavesSignalsOfTheTerminalToItsOwner) {
   ConfinedChild child({}, [](int pipe) {
     raise(SIGINT);

@@ -30,7 +30,7 @@ std::string work(std::string_view job) {
   }
   if (job == "memory") return std::string(size_t{1} << 30, 'x');
   if (job == "grow") {
-    // New pages: the heap may have any amount of free memory that earlier tests have left.
+    // Maps new pages, because the heap may still have free memory from earlier tests.
     if (::mmap(nullptr, size_t{24} << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED)
       std::abort();
     return std::to_string(getpid());
@@ -109,7 +109,7 @@ TEST(ConfinedService, SaysThatItsKeeperIsGone) {
   EXPECT_FALSE(service.works());
 }
 
-// The processes of the service end when the program does, however it ends, and keep neither its terminal nor its pipes
+// The processes of the service end when the program ends, even if it is killed, and do not keep its terminal or pipes
 // open.
 TEST(ConfinedService, EndsWithTheProgram) {
   int ends[2];
@@ -124,7 +124,7 @@ TEST(ConfinedService, EndsWithTheProgram) {
   close(ends[1]);
   std::string text;
   char part[64];
-  // Reads to the end, which comes only when nobody has the pipe open.
+  // Reads to the end of the pipe, which comes only when no process has the write end open.
   for (ssize_t n = 0; (n = read(ends[0], part, sizeof part)) > 0;) text.append(part, static_cast<size_t>(n));
   close(ends[0]);
   waitpid(program, nullptr, 0);

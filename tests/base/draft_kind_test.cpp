@@ -11,7 +11,7 @@ const std::set<std::string> kModel = {"model.embed_tokens.weight", "model.layers
                             kThird = {"fc.weight", "midlayer.hidden_norm.weight", "lm_head.weight", "d2t"},
                             kFirst = {"fc.weight", "layers.0.self_attn.q_proj.weight"};
 
-// The names of published drafts, as their makers write them. Original EAGLE heads call themselves LlamaForCausalLM.
+// The architecture names are those of published drafts. Original EAGLE heads call themselves LlamaForCausalLM.
 TEST(DraftKind, IsToldByConfigAndTensors) {
   const auto named = [](const char* architecture) { return Json{{"architectures", {architecture}}}; };
   const struct {

@@ -23,7 +23,7 @@ DraftSpeed sample_speed() {
 
 TEST(DraftSpeed, ChoosesTheBestK) {
   const SpeedPrediction best = predict_speed(sample_speed());
-  EXPECT_EQ(best.k, 2);  // 1.8 / 1.1 = 1.636, (1.8 + 0.4) / 1.25 = 1.76, (2.2 + 0.2) / 1.4 = 1.71
+  EXPECT_EQ(best.k, 2);  // speed-ups by K: 1.8 / 1.1 = 1.64, 2.2 / 1.25 = 1.76, 2.4 / 1.4 = 1.71
   EXPECT_NEAR(best.length, 2.2, 1e-12);
   EXPECT_NEAR(best.speedup, 2.2 / 1.25, 1e-12);
   EXPECT_NEAR(predict_speed_with(sample_speed(), 1, 0).speedup, 1.8 / 1.1, 1e-12);
@@ -44,7 +44,7 @@ TEST(DraftSpeed, ShiftsEveryPositionOnTheScaleOfLogOdds) {
 }
 
 TEST(DraftSpeed, PaysBack) {
-  // Twice as fast: every token saves 10 ms, so 3600 s are paid back by 360,000 tokens.
+  // At twice the speed every token saves 10 ms, so 360,000 tokens pay back 3600 s.
   EXPECT_NEAR(tokens_to_pay_back(3600, 0.02, 2), 360000, 1e-6);
   EXPECT_TRUE(std::isinf(tokens_to_pay_back(3600, 0.02, 1)));
   EXPECT_TRUE(std::isinf(tokens_to_pay_back(3600, 0.02, 0.7)));

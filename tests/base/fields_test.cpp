@@ -91,7 +91,7 @@ TEST(Fields, AreReadAsTheyWereWritten) {
   EXPECT_EQ(json_of(read(json)), json);
 }
 
-// A file of an earlier version lacks fields that later ones have.
+// Reads a file of an earlier version, which lacks fields that were added later.
 TEST(Fields, MayBeMissingWhereTheyHaveADefault) {
   Json json = json_of(Whole());
   for (const char* key : {"text", "flag", "best", "twice"}) json.erase(key);

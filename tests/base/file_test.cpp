@@ -96,7 +96,7 @@ TEST(File, AtomicWriteIsOldOrNewAtEveryKillPoint) {
                                      const std::string found = get(dir / "f");
                                      EXPECT_TRUE(found == "old" || found == fresh) << n;
                                    });
-  EXPECT_EQ(points, 5);  // create, write, fsync, rename, fsync the directory
+  EXPECT_EQ(points, 5);  // the kill points: create, write, fsync, rename, fsync of the directory
   EXPECT_EQ(get(dir / "f"), fresh);
   remove_partials(dir.root(), 0);
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.root()), fs::directory_iterator()), 1);
@@ -105,7 +105,7 @@ TEST(File, AtomicWriteIsOldOrNewAtEveryKillPoint) {
 TEST(File, FullDiskIsAnErrorThatLeavesTheOldFile) {
   const testing::Scratch dir;
   put(dir / "f", "old");
-  for (int n = 1; n <= 3; ++n) {  // fails to create the file, to write its bytes, to rename it
+  for (int n = 1; n <= 3; ++n) {  // the disk is full when the file is created, written, renamed
     EXPECT_EQ(testing::in_child("SPECDEC_ENOSPC_AT", std::to_string(n), [&] { write_file_atomic(dir / "f", "new"); }),
               74);
     EXPECT_EQ(get(dir / "f"), "old");
@@ -394,8 +394,8 @@ std::vector<Action> actions() {
        [](const fs::path& r) { return get(r / "g") == get(r / "f"); }}};
 }
 
-// Every fault leaves the old or the new state, and the new one if the action reported success. Repeating the action
-// succeeds.
+// After any injected fault the old or the new state exists, and the new state if the action reported success. Repeating
+// the action succeeds.
 TEST(Faults, LeaveTheOldOrTheNew) {
   const testing::Scratch dir(/*in_memory=*/true);
   testing::Points points;
@@ -435,7 +435,7 @@ TEST(PowerCuts, LeaveTheOldOrTheNewAndWhatWasDoneIsDurable) {
   }
 }
 
-// Shows that the model of power cuts works: it catches an action that forgets one of its flushes.
+// Checks the simulation of power cuts itself: it must catch an action that forgets one of its flushes.
 TEST(PowerCuts, FindAForgottenFlush) {
   const testing::Scratch dir(/*in_memory=*/true);
   const auto lost = [&](const std::function<void(const fs::path&)>& write, testing::Lost how) {
@@ -474,7 +474,7 @@ TEST(PowerCuts, FindAForgottenFlush) {
 
 TEST(Faults, AFlushThatFailedIsNeverReportedAsDone) {
   const testing::Scratch dir;
-  for (int n = 1; n <= 2; ++n) {  // the flush of the file fails, then that of its directory
+  for (int n = 1; n <= 2; ++n) {  // fails the fsync of the file, then the fsync of its directory
     put(dir / "f", "old");
     EXPECT_EQ(testing::in_child("SPECDEC_FSYNC_AT", std::to_string(n), [&] { write_file_atomic(dir / "f", "new"); }),
               74)

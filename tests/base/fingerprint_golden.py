@@ -1,5 +1,5 @@
-"""Recomputes the digests that fingerprint_test.cpp expects. It follows the description in base/fingerprint.h alone,
-with Python 3.11 and its standard library: python3 tests/base/fingerprint_golden.py"""
+"""Recomputes the digests that fingerprint_test.cpp expects, from the description in base/fingerprint.h alone, with
+Python 3.11 and its standard library: python3 tests/base/fingerprint_golden.py"""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ def canonical(value):
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-# This is the model that write_tiny_model() in tests/base/scratch.h makes with its defaults.
+# This is the model that write_tiny_model() in tests/base/scratch.h writes by default.
 vocab, hidden = 320, 32
 config = {
     "config.json": {

@@ -1,5 +1,5 @@
-// Tests all four tiers of fingerprints on changes that they must distinguish: one bit, a merged adapter, a template,
-// another sharding.
+// Tests all four tiers of the fingerprint with changes that they must detect or ignore: one bit, a merged adapter, a
+// template, another sharding.
 #include "base/full_digest.h"
 
 #include <cstring>

@@ -62,8 +62,8 @@ TEST_F(HubCache, RefsCommitsAndTheirFirstDigits) {
   EXPECT_EQ(commit_of("org/name@refs/pr/1"), kThree);
   EXPECT_EQ(commit_of("org/name@" + kOne), kOne);
   EXPECT_EQ(commit_of("org/name@2222222"), kThree);
-  EXPECT_EQ(commit_of("org/name@222222"), "");   // too short
-  EXPECT_EQ(commit_of("org/name@1111111"), "");  // matches two
+  EXPECT_EQ(commit_of("org/name@222222"), "");   // fewer than 7 digits
+  EXPECT_EQ(commit_of("org/name@1111111"), "");  // two commits begin like this
   EXPECT_EQ(commit_of("org/name@1111111b"), kTwo);
   put(repository / "refs" / "gone", "3333333ddddddddddddddddddddddddddddddddd");
   EXPECT_EQ(commit_of("org/name@gone"), "");
@@ -80,7 +80,8 @@ TEST_F(HubCache, WhatAModelIsCalled) {
   EXPECT_EQ(model_name("/x/snapshots/" + kOne), kOne);
 }
 
-// A directory called "target" tells nothing, so the model is called as its config says, if that tells more.
+// A directory named "target" says nothing about the model, so the model gets the name in its config.json, unless that
+// name says nothing either.
 TEST_F(HubCache, APlaceholderIsNoName) {
   const fs::path target = repository / "target";
   const auto named = [&](const std::string& config) {

@@ -21,7 +21,7 @@ TEST(JsonText, FollowsTheGrammar) {
   EXPECT_FALSE(is_json_text(std::string("1\0", 2)));
 }
 
-// Each beginning of a text is text that was cut off.
+// Every proper prefix of a JSON text is incomplete and must not count as JSON.
 TEST(JsonText, WhatIsCutIsNone) {
   const std::string text = R"({"city":"Par\u00eds \"é\"","n":[1.5e-3,{"t":true,"x":null}]})";
   for (size_t size = 0; size < text.size(); ++size) EXPECT_FALSE(is_json_text(text.substr(0, size))) << size;

@@ -10,7 +10,7 @@ using testing::expect_error;
 using testing::get;
 using testing::put;
 
-// These files were made with minisign 0.11, see tests/base/minisign/README.md.
+// Files made with minisign 0.11; see tests/base/minisign/README.md.
 const fs::path kFiles = fs::path(source_folder()) / "tests/base/minisign";
 std::string file(const std::string& name) { return get(kFiles / name); }
 

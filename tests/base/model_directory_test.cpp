@@ -9,7 +9,7 @@ namespace {
 
 using namespace testing;
 
-// People come with files of other programs. The error says what such a file is and what to give instead.
+// Users pass files of other programs as models. The error says what such a file is and what to give instead.
 TEST(ModelDirectory, WhatIsNoModelIsNamed) {
   const Scratch scratch;
   const auto refused = [&](const std::string& name, const std::vector<std::string>& words) {
@@ -30,7 +30,7 @@ TEST(ModelDirectory, WhatIsNoModelIsNamed) {
   refused("empty", {"no config.json", "no manifest.json"});
 }
 
-// Whatever a command reads first of a model, a tokenizer or a template: an encoder is refused by its own name.
+// An encoder such as BERT is refused, naming its type, before any other file of the model is read.
 TEST(ModelDirectory, AnEncoderIsNoModelThatWrites) {
   const Scratch scratch;
   const auto refused = [&](const std::string& config, const std::vector<std::string>& words) {
@@ -48,7 +48,7 @@ TEST(ModelDirectory, AnEncoderIsNoModelThatWrites) {
   }
 }
 
-// "models/target" of the README, typed where it is not, must not be asked for at a hub.
+// "models/target" is the README's path. If it does not exist here, it must not be looked up at a hub.
 TEST(ModelDirectory, AUsualFolderIsNoOrganisation) {
   set_hub_resolver([](const HubName&) -> HubSnapshot { throw Error(ErrorKind::kNetwork, "the hub was asked"); });
   for (const char* name : {"models/no-such-target", "runs/draft", "weights/x"})

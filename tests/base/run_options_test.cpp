@@ -69,8 +69,8 @@ TEST(ErrorType, ContextGoesInFront) {
 
 TEST(Log, GoesToTheSinkAndNowhereWithoutOne) {
   std::vector<std::string> lines;
-  // Lines that are logged before any sink is set are kept for the first sink; tests/e2e/monitor_story_test.py checks
-  // that. Here even an empty sink counts as the first one.
+  // Lines logged before any sink is set are kept for the first sink (tested by tests/e2e/monitor_story_test.py). Here
+  // the first sink is an empty one, so later lines are lost.
   set_log_sink({});
   log(LogLevel::kError, "lost");
   set_log_sink([&](LogLevel level, const std::string& text) {

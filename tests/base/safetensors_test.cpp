@@ -99,7 +99,7 @@ TEST(Safetensors, EveryRuleFires) {
        "out of range"},
       {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0),
        "overflows"},
-      // The product wraps to 4 in 64 bits, an overflow once reported for safetensors-cpp.
+      // The product of the dimensions wraps to 4 in 64 bits. Such an overflow was once reported for safetensors-cpp.
       {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[4194305,4194305,211106198978564],\"data_offsets\":[0,4]"), 4),
        "overflows"},
       {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,4],\"data_offsets\":[0,4]"), 4),
@@ -148,7 +148,7 @@ TEST(Safetensors, HugeSparseFileIsRefusedWithoutReadingIt) {
   expect_error(ErrorKind::kModel, {"trailing bytes"}, [&] { SafetensorsFile file(dir / "huge.safetensors"); });
 }
 
-// A valid file with flipped bits, cut ends or doubled parts either loads or is refused; nothing else happens.
+// A valid file with flipped bits, a truncated end or duplicated parts either loads or is refused with an Error.
 TEST(Safetensors, MutatedFilesLoadOrAreRefused) {
   const testing::Scratch dir;
   testing::write_tiny_model(dir / "m", {.vocab = 4, .hidden = 2});

@@ -12,8 +12,8 @@
 
 namespace specdec::testing {
 
-// Drafts with different values of `bump` have different weights and fingerprints. `change` may edit the report before
-// it is written; it receives sample_report() without segments.
+// Writes the package. A different `bump` gives the draft different weights, and so another fingerprint. `change` may
+// edit the report, which is sample_report() without segments, before it is written.
 inline PackageManifest write_package(const fs::path& root, int bump,
                                      const std::function<void(ValidationReport&)>& change) {
   write_tiny_model(root / "target", {.layers = 2, .vocab = 64, .hidden = 8});

@@ -71,9 +71,9 @@ inline void expect_error(ErrorKind kind, const std::vector<std::string>& parts, 
     EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' not in: " << message;
 }
 
-// Runs f in a child process with the environment variable set (nullptr: none). Returns 0 if f returned, the exit code
-// of the Error that f threw, 99 for another exception, the code with which f called _exit, or 128 + the signal that
-// ended the child. Returns -1 if the child could not be started.
+// Runs f in a child process with the environment variable `variable` set to `value` (nullptr: none). Returns 0 if f
+// returned, the exit code of the Error that f threw, 99 for another exception, the code that f passed to _exit, or 128
+// + the signal that ended the child. Returns -1 if the child could not be started.
 inline int in_child(const char* variable, const std::string& value, const std::function<void()>& f) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -93,8 +93,8 @@ inline int in_child(const char* variable, const std::string& value, const std::f
 }
 
 // For n = 1, 2, …: calls before(), runs f in a child process that is killed at its n-th change of the file system, and
-// calls check(n) to inspect the files that are left. Stops when f makes fewer than n changes and so ends by itself;
-// returns the number of kills.
+// calls check(n) to inspect the remaining files. Stops at the first n for which f ends by itself, because it makes
+// fewer than n changes. Returns the number of kills.
 inline int for_each_kill_point(const std::function<void()>& before, const std::function<void()>& f,
                                const std::function<void(int)>& check) {
   for (int n = 1; n < 5000; ++n) {
@@ -111,7 +111,7 @@ inline int for_each_kill_point(const std::function<void()>& before, const std::f
 
 struct TinyModel {
   int layers = 1;
-  int bump = 0;  // added to the weights' bytes, so that another value gives another model of the same shape
+  int bump = 0;  // added to the weights' bytes, to make different models of the same shape
   int64_t vocab = 320, hidden = 32;
   std::string chat_template = "{{ messages }}";
   int shards = 1;

@@ -30,7 +30,7 @@ TEST(SecretUrl, ShowsWhereItLeadsAndNoSecret) {
   EXPECT_EQ(shown("recorded/acceptance"), "recorded/acceptance");
   EXPECT_EQ(SecretUrl("https://hooks.slack.com/services/T0/B0/xyz", SecretUrl::Shows::kHost).shown(),
             "https://hooks.slack.com/***");
-  // The passwords are not escaped as they should be; everything that is not clearly a host is hidden.
+  // These passwords are not percent-encoded as they should be, so everything that is not clearly a host is hidden.
   for (const char* url : {"http://me:hunt@er2@host/x", "http://me:hunter2/x@host/x", "http://me:hunter2?x@host/x",
                           "http://me:hunter2#x@host", "http://me:hunter2", "http://me:80/hunter2@host"})
     EXPECT_EQ(shown(url).find("hunt"), std::string::npos) << shown(url);

@@ -24,7 +24,7 @@ TEST(Statistics, MeanVarianceQuantile) {
   testing::expect_error(ErrorKind::kInternal, {"quantile"}, [] { quantile({1}, NAN); });
 }
 
-// The share of simulated intervals that contain the true mean, and the mean width of the intervals.
+// Results of simulated intervals: the share that contains the true mean, and the mean width.
 struct Coverage {
   double share = 0, width = 0;
 };
@@ -54,7 +54,7 @@ TEST(Statistics, BoundedMeanCoversAtLeastNominally) {
 }
 
 TEST(Statistics, BoundedMeanIsSharpEnoughToJudge) {
-  // The request-level sd is .082, which gives about ±.04 from 100 requests.
+  // The standard deviation per request is 0.082, which gives an interval of about ±0.04 for 100 requests.
   const auto draw = [](PhiloxStream& r) { return 0.65 + 0.2 * (r.uniform() + r.uniform() - 1); };
   EXPECT_LT(simulate(30, 100, 0.10, draw, 0.65).width, 0.10);
   EXPECT_LT(simulate(20, 400, 0.10, draw, 0.65).width, 0.05);
@@ -85,7 +85,7 @@ TEST(Statistics, BoundedMeanAtTheEdges) {
   testing::expect_error(ErrorKind::kInternal, {"outside [0, 1]"}, [] { bounded_mean(std::vector<double>{NAN}); });
 }
 
-// Compares every value with betting_cs of confseq 0.0.11, both with its own bets and with ours (see
+// Compares all bounds with betting_cs of confseq 0.0.11, for its default bets and for our constant bets (see
 // confidence_sequence_golden.py).
 TEST(Statistics, ConfidenceSequenceEqualsBettingCs) {
   const auto path = std::filesystem::path(source_folder()) / "tests/base/golden/confidence_sequence.json";
@@ -107,8 +107,8 @@ TEST(Statistics, ConfidenceSequenceEqualsBettingCs) {
   }
 }
 
-// The printed two-sided interval and the gate's one-sided limit are the same numbers. If they are checked after every
-// value, each end may err at most half as often as both ends together.
+// The printed two-sided interval and the gate's one-sided limit are the same numbers. If the interval is checked after
+// every value, each end may err with at most half of the interval's error probability.
 TEST(Statistics, EachEndIsAOneSidedSequence) {
   int above = 0, below = 0;
   constexpr int kRuns = 2000;
@@ -123,7 +123,7 @@ TEST(Statistics, EachEndIsAOneSidedSequence) {
   }
   EXPECT_LE(above, 0.05 * kRuns);
   EXPECT_LE(below, 0.05 * kRuns);
-  EXPECT_GT(above + below, 10);  // the ends do err sometimes
+  EXPECT_GT(above + below, 10);  // each end errs now and then, so the test means something
 }
 
 TEST(Statistics, ConfidenceSequenceKeepsItsBounds) {
@@ -138,11 +138,11 @@ TEST(Statistics, ConfidenceSequenceKeepsItsBounds) {
     EXPECT_LE(sequence.ci().high, last.high);
     last = sequence.ci();
   }
-  const Estimate e = sequence.estimate();  // the mean has left the interval, which is widened to contain it
+  const Estimate e = sequence.estimate();  // the mean is outside the interval, so the interval is widened
   EXPECT_LT(e.value, last.low);
   EXPECT_EQ(e.ci.low, e.value);
   EXPECT_EQ(e.n, 5000);
-  ConfidenceSequence long_run;  // the capitals of its bets exceed the range of double, upwards and downwards
+  ConfidenceSequence long_run;  // its capitals overflow and underflow a double
   for (int i = 0; i < 20000; ++i) long_run.observe(0.65);
   EXPECT_GT(long_run.ci().low, 0.64);
   EXPECT_LT(long_run.ci().high, 0.66);

@@ -17,8 +17,7 @@ struct Expected {
   std::string name;
   int exit_code;
 };
-// Every verdict with its exit code from the table "Exit codes" of docs/contract.md, and its name from that page's
-// section on results in JSON. The order is that of the enum.
+// Every verdict, in the order of the enum, with its name in JSON and its exit code from docs/contract.md.
 const std::vector<Expected> kContract = {
     {Verdict::kPass, "pass", 0},
     {Verdict::kFaster, "faster", 0},
@@ -69,7 +68,7 @@ TEST(Verdict, JsonHasTheName) {
 }
 
 TEST(Verdict, ANumberThatIsNoneIsAnInternalError) {
-  // The first number without a verdict; if kContract lacked a verdict, no error would be thrown.
+  // The first number that is no verdict. If kContract lacked a verdict, to_string() would not throw here.
   const auto next = static_cast<Verdict>(kContract.size());
   testing::expect_error(ErrorKind::kInternal, {"has no row"}, [&] { to_string(next); });
 }

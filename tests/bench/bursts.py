@@ -1,21 +1,22 @@
-"""Measures whether a server with a draft is ever slower than one without. It sends whole bursts of 1, 2, … requests at
-once to two servers of the same weights in turn: the first has the draft, the second is plain.
+"""Measures whether a server with a draft is ever slower than a server without a draft. Two servers with the same
+weights, one with the draft and one without, get whole bursts of 1, 2, … simultaneous requests in turn.
 
   python3 tests/bench/bursts.py BUILD --target DIR --draft good=DIR --draft mediocre=DIR --texts FILE [--batches 1-16]
       [--bursts 24] [--fresh 4] [--out FILE]
 
-A random draft is added, with random weights in the shapes of the smallest draft. DIR+NOISE is a draft made worse
-(made_models.py). The bursts of a batch size follow each other as A B B A, so that whatever slows the machine for a
-while slows both servers, and both get the same prompts. Both are restarted after every --fresh bursts, because two
-processes that do the same work differ by a few per cent for as long as they live. How much they differ depends on where
-their pages are in memory. A burst lasts from the first request sent to the end of the last answer, so the time that
-learning takes is included.
+A draft with random weights, in the shapes of the smallest draft, is added to the given drafts. DIR+NOISE is a draft
+made worse (made_models.py). Both servers get the same prompts. Their bursts of a batch size alternate as A B B A, so
+that a slow phase of the machine slows both servers. Both servers are restarted after every --fresh bursts: two
+processes that do the same work differ by a few per cent for as long as they live, depending on where their pages are in
+memory. A burst lasts from the first request sent to the end of the last answer, so it includes the time in which the
+server learns the costs of drafting.
 
-Prints one JSON object. For every draft and batch size, `to_plain` is the plain server's time divided by that of the
-server with the draft: a mean over pairs with its 90 % interval (wanted: at least 0.97). `middle` is the mean of the
-middle three fifths. The rest says where the time of a burst went, from /metrics and /proc of both servers: seconds by
-stage of the engine thread and outside of the stages, steps by K, plain steps by reason, and probes. It also gives the
-CPU seconds of the server and of the other server, which should be idle meanwhile."""
+Prints one JSON object. For every draft and batch size, `to_plain` is the plain server's time divided by the time of the
+server with the draft: the mean over pairs of bursts with its 90 % interval (wanted: at least 0.97). `middle` is the
+mean of the middle three fifths of the pairs. The other fields say how the time of a burst was spent, from /metrics and
+/proc of both servers: seconds by stage of the engine thread and outside of the stages, steps by K, plain steps by
+reason, and probes. They also give the CPU seconds of the measured server and of the other server, which should be idle
+meanwhile."""
 
 import argparse
 import http.client
@@ -85,7 +86,7 @@ def burst(server, prompts, o):
 
 
 def labelled(counts, name):
-    """Returns label value → count of the metric `name`, for the counts that changed."""
+    """Returns a map from label value to increase of the metric `name`, without the values that did not increase."""
     return {
         re.search(r'="([^"]*)"', k).group(1): round(v, 4)
         for k, v in counts.items()
@@ -146,7 +147,7 @@ def stop(servers):
 
 
 def drafting(run):
-    """Returns the fraction (0 to 1) of the steps of a run in which at least one token was drafted."""
+    """Returns the fraction (0 to 1) of a run's steps in which at least one token was drafted."""
     steps = labelled(run["moved"], "spec_decode_num_steps_total")
     return round(1 - steps.get("0", 0) / max(sum(steps.values()), 1), 3)
 
@@ -163,8 +164,8 @@ def of_pairs(pairs):
 
 
 def middle(pairs):
-    """Returns the mean ratio without the lowest and the highest fifth of the pairs, because a neighbour on the same
-    machine may halve the speed of one burst in a hundred."""
+    """Returns the mean ratio of the pairs after dropping the lowest and the highest fifth, because other processes of
+    the machine may halve the speed of one burst in a hundred."""
     logs = sorted(math.log(plain["seconds"] / drafted["seconds"]) for drafted, plain in pairs)
     kept = logs[len(logs) // 5 : len(logs) - len(logs) // 5]
     return round(math.exp(sum(kept) / len(kept)), 3)

@@ -1,13 +1,12 @@
-// Times incremental decode passes of a random model, by default of 97 million parameters, which exceeds CPU caches in
-// every dtype.
+// Times decode passes over cached sequences with a random model. By default it has 97 million parameters, which exceeds
+// CPU caches in every dtype.
 //
 // Usage: decode_bench [--layers N] [--hidden N] [--intermediate N] [--heads N] [--kv-heads N] [--head-dim N]
 //   [--vocab N] [--context N] [--threads N] [--seconds S (per figure)]
 //
 // Prints one JSON object. For each dtype it has the microseconds of a pass with 1 to 16 rows, each also divided by the
-// time of a pass with one row, the tokens/s of plain decoding, and the read bandwidth that limits a pass with one row.
-// Passes and reads are measured in turn, and each time is the shortest of all rounds, because other processes only ever
-// add time.
+// time of a pass with one row, the tokens/s of plain decoding, and the read bandwidth, which limits a pass with one
+// row. Passes and reads alternate. Each time is the shortest of all rounds, because other processes can only add time.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -42,8 +41,9 @@ struct Setting {
 
 typedef int32_t Vector __attribute__((vector_size(16), aligned(4)));
 
-// Reads all values and returns their exclusive or. Eight independent accumulators are used, so that the latency of the
-// exclusive or never limits the reads; even the machines with the fewest vector registers have enough for them.
+// Reads all values and returns their exclusive or. Eight independent accumulators hide the latency of the exclusive or,
+// so that only memory limits the speed. Even the machines with the fewest vector registers have enough registers for
+// eight.
 int32_t read_all(const int32_t* data, int64_t count) {
   Vector folded[8] = {};
   for (int64_t i = 0; i + 32 <= count; i += 32) {
@@ -88,11 +88,12 @@ Json measure(const model::DecoderConfig& config, at::ScalarType dtype, int64_t c
     model::forward(decoder, std::span(&part, 1));
   };
   pass(0, context, 0);
-  // A pass reads every matrix once. If the embedding is not also the output head, only one row of it is read per token.
+  // Counts the bytes that a pass reads: every matrix once. If the embedding is not also lm_head, only one row of it is
+  // read per token.
   const at::Tensor& embed = decoder.weights.embed;
   const int64_t bytes = model::weight_bytes(config, dtype) -
                         (embed.is_same(decoder.weights.lm_head) ? 0 : static_cast<int64_t>(embed.nbytes()));
-  model::TensorBlock block(static_cast<size_t>(bytes) + 64);  // allocated in pages of the same size as the weights
+  model::TensorBlock block(static_cast<size_t>(bytes) + 64);  // in pages of the same size as those of the weights
   const at::Tensor memory = block.take({bytes / 4}, at::kInt).fill_(1);
   double read = 1e9;
   std::vector<Setting> settings;

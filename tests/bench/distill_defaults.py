@@ -1,14 +1,14 @@
-"""Measures whether distill's defaults are near the best batch size and learning rate. It sweeps over both on one
-target, then trains with the best cell and with the defaults on fresh seeds. Runs are limited by time, so nothing else
-may run on the machine.
+"""Measures whether distill's defaults are near the best batch size and learning rate. The script trains with many cells
+(a cell is a pair of batch size and learning rate) on one target. Then it trains with the best cell and with the
+defaults on new seeds. Runs are limited by time, so nothing else may run on the machine.
 
   python3 tests/bench/distill_defaults.py BUILD stories|demo [--seconds 40] [--batches 512,2048,4096]
       [--rates 0.003,0.012,0.024] [--sweep-seeds 1] [--seeds 11,12,13] [--best BATCH,RATE] [--out FILE]
 
 `stories` is stories260K with its own stories, which are in ../shared (SPECDEC_SHARED). `demo` is the demo's target with
-a day of its traffic. The draft is prune:1. Prints one JSON object: the acceptance of every cell on the held-out rows
-that judge a run, the means on the fresh seeds, and `behind` = the best cell's mean minus that of the defaults (wanted:
-at most 0.02). --best skips the sweep."""
+a day of its traffic. The draft is prune:1. Prints one JSON object: the acceptance of every cell on held-out rows, the
+mean acceptance on the fresh seeds, and `behind` = the best cell's mean minus that of the defaults (wanted: at most
+0.02). --best skips the sweep."""
 
 import argparse
 import json

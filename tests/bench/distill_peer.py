@@ -1,6 +1,6 @@
 """Compares the training steps of `specdec distill` with PyTorch loops over transformers models: the same target, draft
 shape, rows, batch, dtype and threads, one after the other in one run. Prints one JSON object with tokens a second, peak
-memory and their ratios. It is run by hand and never by `make test`.
+memory and their ratios. Run this script by hand; `make test` does not run it.
 
   python3 tests/bench/distill_peer.py BUILD --python PYTHON [--shape small|qwen05] [--tokens 1024] [--steps 6]
       [--threads 2] [--loops naive,fused,chunked,compiled] [--folder DIR] [--out FILE]
@@ -114,7 +114,7 @@ def loop(o):
 
 
 def make(o):
-    """Writes the target, a text and its shards into the folder, where they are not there yet."""
+    """Writes the target, a text and its shards to the folder, unless they are there already."""
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "e2e")]
     import real_shape
 
@@ -144,7 +144,7 @@ def ours(o, run):
     ]
     command += ["--draft", "prune:2", "--loss", "kl", "--lr", "1e-5", "--batch-tokens", o.tokens, "--accumulate", 1]
     command += ["--max-steps", o.steps + 2, "--evaluate-rows", 1, "--device", "cpu", "--out", run]
-    command += ["--teacher-cache", 0]  # a loop asks the target in every step, too
+    command += ["--teacher-cache", 0]  # no cache, because the PyTorch loops run the target in every step, too
     environment = dict(os.environ, OMP_NUM_THREADS=str(o.threads))
     with open(run.parent / "stderr", "w") as log:
         process = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=log, env=environment)

@@ -5,14 +5,15 @@ target was fine-tuned. Prints a table in Markdown.
   python3 tests/bench/distill_table.py BUILD --folder DIR [--python PYTHON] [--seconds 120] [--target-seconds 1200]
       [--cells base,mixed,...]
 
-PYTHON has the package tokenizers. Everything lies in DIR, and what is there already is not made again, so an
-interrupted run goes on where it was; delete DIR/cells/NAME to repeat a cell. Nothing else may run on the machine.
+PYTHON has the package tokenizers. All files are in DIR, and files that exist are not made again, so an interrupted run
+continues; delete DIR/cells/NAME to repeat a cell. Nothing else may run on the machine.
 
 The texts are GPTeacher's code, role play and tool calls in ../shared (SPECDEC_SHARED). The target has 12 layers of
-width 128 and 2,048 tokens, and learns all three domains. Every draft is judged on held-out code, in the target's own
-answers, by the gate: acceptance (alpha) and speed-up with intervals, accepted length and acceptance by position at
-K = 4. `update` fine-tunes the target on code: the draft from before is stale; cold starts anew, warm goes on from the
-stale draft with a quarter of the time."""
+width 128 and 2,048 tokens, and learns all three domains. The gate judges every draft on the target's own answers to
+held-out code prompts: acceptance (alpha) and speed-up with intervals, accepted length, and acceptance by position at K
+= 4. A cell is one row of the table: a draft and the way in which it is trained. Cells with `update` first fine-tune the
+target on code, so the draft that was trained before is stale. `cold` cells train from scratch; `warm` ones start from
+the stale draft and train for a quarter of the time."""
 
 import argparse
 import json
@@ -45,7 +46,8 @@ t.train_from_iterator(json.load(sys.stdin), trainers.BpeTrainer(
     vocab_size=2048, special_tokens=sys.argv[2:], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
 t.save(sys.argv[1])
 """
-# Name: what differs from `base`. `update` cells belong to the fine-tuned target.
+# Maps the name of a cell (a row of the table) to its differences from `base`. Cells with `update` are judged with the
+# fine-tuned target.
 CELLS = {
     "base": {},
     "mixed": {"data": "mixed"},
@@ -94,7 +96,8 @@ class Table:
                     )
 
     def make_blank(self):
-        """A directory with a tokenizer and a configuration, for the target to begin with."""
+        """Writes the directory from which the target's training starts: a tokenizer and a configuration, without
+        weights."""
         blank = self.folder / "blank"
         blank.mkdir(exist_ok=True)
         texts = []

@@ -1,8 +1,8 @@
-"""Compares the EAGLE-3 heads of `specdec distill` with those of a PyTorch loop over the speculators package's class
-after the same number of steps: the same target, shards, tokens of a batch, drafted positions, loss, optimizer,
-schedule, draft vocabulary and threads, fp32, each seed once with either. `specdec validate` judges both on the held-out
-rows. Prints one JSON object with acceptance by seed, means, spreads and tokens a second. It is run by hand and never by
-`make test`.
+"""Compares the EAGLE-3 heads of `specdec distill` with those of a PyTorch loop (the twin) over the speculators
+package's class. Both loops run the same number of steps in fp32 with the same target, shards, tokens of a batch,
+drafted positions, loss, optimizer, schedule, draft vocabulary and threads. Each seed is run once with each loop.
+`specdec validate` judges both heads on the held-out rows. Prints one JSON object with acceptance by seed, means,
+spreads and tokens a second. Run this script by hand; `make test` does not run it.
 
   python3 tests/bench/eagle_twin.py BUILD --target T --data D --python PYTHON [--steps 400] [--tokens 1024] [--lr 0.012]
       [--loss kl] [--draft-vocab 256] [--seeds 0,1,2] [--threads 1] [--folder DIR] [--out FILE]
@@ -12,10 +12,10 @@ pydantic-settings). D is written by `specdec data ingest`. A run whose head is i
 
 The twin draws its weights as the package does and starts lm_head as the target's rows. Two things differ from the
 package's own loop, as in tests/parity/make_eagle_goldens.py: lm_head is trained, and a position counts by the mask of
-the token that is predicted there. Rows are entries of a batch instead of parts of one packed sequence, which costs less
-and gives the same loss where they are equally long. The shuffle of the rows is Python's, so the two loops see the rows
-in different orders. The twin keeps its last step; ours is measured after the last step alone, so it keeps that one
-unless it is worse than the start."""
+the token that is predicted there. Rows are entries of a batch instead of parts of one packed sequence; this costs less,
+and the loss is the same if all rows are equally long. The shuffle of the rows is Python's, so the two loops see the
+rows in different orders. The twin keeps its last step. specdec is told to measure only after the last step, so it keeps
+that step, too, unless it is worse than the start."""
 
 import argparse
 import json
@@ -32,14 +32,14 @@ from pathlib import Path
 
 LOSSES = {"kl": "kl_div", "rkl": "rkl", "jsd": "jsd", "tv": "tv", "nla": "nla", "lk_hybrid": "lk_hybrid"}
 TTT_STEPS, TTT_DECAY, WARMUP, MIN_RATIO, CLIP = 5, 0.8, 0.03, 0.05, 1.0
-STRETCH = 32  # batches among which rows are sorted by length, as distill/rows/batcher.cpp does
+STRETCH = 32  # batches; rows are sorted by length within them, as in distill/rows/batcher.cpp
 
 
 # --- the PyTorch loop, in a process of its own ---
 
 
 def read_rows(data):
-    """Returns the training rows as pairs of tokens and marks of the learnt ones."""
+    """Returns the training rows as pairs (tokens, mask of the tokens that are learnt)."""
     from safetensors.torch import load_file
 
     rows = []
@@ -52,7 +52,8 @@ def read_rows(data):
 
 
 def batches(rows, tokens, seed):
-    """Yields batches of rows for ever: a shuffled epoch in stretches that are sorted by length."""
+    """Yields batches of rows endlessly. Each epoch is shuffled; then the rows within each stretch of batches are sorted
+    by length."""
     draw = random.Random(seed)
     while True:
         order = list(range(len(rows)))
@@ -118,11 +119,12 @@ def new_head(target, config, kept, seed):
 
 
 def several(tokens):
-    """Returns tokens [B, S] of which the package makes batches of B rows: it pads them by zeros for one row alone."""
+    """Returns tokens [B, S] as a tensor that the package pads to B rows. The package would pad an ordinary tensor to
+    one row."""
     import torch
 
     class Rows(torch.Tensor):
-        __torch_function__ = torch._C._disabled_torch_function_impl  # what is computed from them are plain tensors
+        __torch_function__ = torch._C._disabled_torch_function_impl  # results computed from Rows are plain tensors
         detach = clone = lambda self: self
         new_zeros = lambda self, _, width: torch.zeros(len(self), width, dtype=torch.long)
 
@@ -163,7 +165,7 @@ class Target:
 
 
 def rate(o, step):
-    """Returns the learning rate of distill/settings/schedule.cpp."""
+    """Returns the learning rate of a step by the formula of distill/settings/schedule.cpp."""
     warmup = max(1.0, math.ceil(WARMUP * o.steps))
     progress = min(1.0, max(0.0, (step - warmup) / (o.steps - warmup)))
     cosine = MIN_RATIO + (1 - MIN_RATIO) * 0.5 * (1 + math.cos(math.pi * progress))
@@ -177,7 +179,7 @@ def twin(o):
     import torch
     from safetensors.torch import load_file, save_file
 
-    sys.modules["datasets"] = types.ModuleType("datasets")  # only the package's reader of its own data sets uses it
+    sys.modules["datasets"] = types.ModuleType("datasets")  # an empty stand-in for a package that is not needed
     sys.modules["datasets"].load_from_disk = None
     from speculators.models.metrics import resolve_loss_config
 
@@ -232,7 +234,7 @@ def speed_of(speeds):
     return {"tokens_per_second": round(statistics.median(speeds), 1), "best_tokens_per_second": round(max(speeds), 1)}
 
 
-# --- both, and the judge ---
+# --- runs both loops and judges their heads ---
 
 
 def run(o, command, name, codes=(0,)):

@@ -100,8 +100,8 @@ async def body_of(reader, headers):
 
 
 async def ask(server, path, body, cancel_after=None, unix=None, key=None, on_token=None):
-    """Returns what became of one request: status, times of its tokens since it was sent, and text. After cancel_after
-    seconds the client leaves; on_token is called at the first token."""
+    """Sends one request and returns its outcome: the status, the times of its tokens since it was sent, and the text.
+    The client disconnects after cancel_after seconds. on_token is called at the first token."""
     begin = time.perf_counter()
     out = {"status": 0, "times": [], "text": "", "tokens": 0, "cancelled": False}
     try:
@@ -211,7 +211,8 @@ class Work:
 
 
 async def replay(server, arrivals, key=None, on_end=None):
-    """Sends each of `arrivals`, (second, path, body, cancel_after), at its time, without waiting for other answers."""
+    """Sends each of `arrivals`, a list of (second, path, body, cancel_after), at its time, without waiting for earlier
+    answers."""
     begin = time.perf_counter()
     tasks = []
     for at, path, body, cancel in arrivals:
@@ -306,8 +307,8 @@ def per_processor_second(before, after, seconds):
 
 
 def overload(o):
-    """One tenant sends `factor` times as many requests as the server can answer, while another one asks for one answer
-    at a time."""
+    """Measures overload: one tenant sends `factor` times as many requests as the server can answer. Meanwhile a second
+    tenant sends one request at a time."""
     work = Work(o)
     make = lambda: work.body(40, o.answer)
     keys = Path(tempfile.mkdtemp()) / "keys"
@@ -352,7 +353,7 @@ def overload(o):
     before, processor = server.metrics(flood), server.processor_seconds()
     answers, seconds, others, waits, samples = asyncio.run(run())
     after = server.metrics(flood)
-    # Requests accepted near the end are answered after the last arrival, so goodput is taken over the time until the
+    # Requests accepted near the end are answered after the last arrival, so goodput is divided by the time until the
     # last answer.
     over = figures(answers, seconds)
     over["tokens_per_processor_second"] = per_processor_second(before, after, server.processor_seconds() - processor)

@@ -105,7 +105,7 @@ def inflate(source, folder, width, extra_layers):
     for layer in range(layers, layers + extra_layers):
         for name, (shape, raw) in [(n, t) for n, t in out.items() if n.startswith("model.layers.0.")]:
             adds_nothing = name.endswith(("o_proj.weight", "down_proj.weight"))
-            # Random numbers, a few of them repeated; their values do not matter.
+            # The values do not matter, because the layer adds nothing: 4,096 random numbers are repeated.
             some = bf16(array.array("f", (rng.gauss(0, 0.02) for _ in range(4096))))
             filled = bytes(len(raw)) if adds_nothing else (some * (len(raw) // len(some) + 1))[: len(raw)]
             out[name.replace("layers.0.", f"layers.{layer}.")] = (shape, filled)

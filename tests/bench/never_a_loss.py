@@ -6,10 +6,11 @@ from one run of `specdec bench` over drafts, K and batch sizes.
 
 DATA is an output of `data ingest` for the target. A random draft with the shapes of the smallest draft is added. Prints
 one JSON object with a row for every draft and batch size. `plain` is the tokens per second of plain decoding. Every
-speed-up is over a plain run of the same prompts that runs beside the measured run step by step. `fixed` has the
-speed-up of every fixed K, and `to_plain` that of `--k auto` (wanted: at least 0.97 for every draft). `to_best_k` is
-`to_plain` divided by the best speed-up of a fixed K, or by 1 if that is larger (wanted: at least 0.95 for the first
-draft). `formula` is the predicted speed-up of a fixed K divided by the measured one (wanted: within 10 % of 1)."""
+speed-up is relative to a plain run of the same prompts, whose steps alternate with those of the measured run. `fixed`
+has the speed-up of every fixed K, and `to_plain` that of `--k auto` (wanted: at least 0.97 for every draft).
+`to_best_k` is `to_plain` divided by the best speed-up of a fixed K, or by 1 if that is larger (wanted: at least 0.95
+for the first draft). `formula` is the predicted speed-up of a fixed K divided by the measured one (wanted: within 10 %
+of 1)."""
 
 import argparse
 import json

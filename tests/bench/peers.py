@@ -220,8 +220,8 @@ def timed(answer, tokens):
 
 
 def seconds_of(engines, prompts, o, temperature):
-    """Returns a map from engine to the seconds of each prompt, the shortest of the rounds. All engines take turns, and
-    each prompt begins with a different engine."""
+    """Returns a map from engine to its seconds for each prompt, of which the shortest of all rounds counts. The engines
+    take turns, and each prompt begins with a different engine."""
     best = {name: [math.inf] * len(prompts) for name in engines}
     for round_ in range(o.rounds):
         for i, prompt in enumerate(prompts):
@@ -237,8 +237,8 @@ def seconds_of(engines, prompts, o, temperature):
 
 
 def tune(candidates, prompts, o, temperature):
-    """Returns the fastest setting over two prompts, and a map from each setting to its tokens per second. `candidates`
-    maps a setting to the function that answers with it."""
+    """Returns the setting that is fastest for two prompts, and a map from each setting to its tokens per second.
+    `candidates` maps a setting to the function that generates an answer with this setting."""
     some = argparse.Namespace(**{**vars(o), "rounds": 2})
     times = seconds_of(candidates, prompts[:2], some, temperature)
     return min(times, key=lambda name: sum(times[name])), {

@@ -1,6 +1,7 @@
 """Runs `specdec distill` on a model in the shape of Qwen2.5-0.5B (24 layers, width 896, vocabulary 151,936; bf16) with
-random weights. Measures how long it is silent, what preparing costs, what a step costs, and how soon it ends after
-SIGTERM at random moments. It needs 1 GB on disk and minutes of time, so it is run by hand and never by `make test`.
+random weights. Measures how long the command prints nothing, how long preparation and a step take, and how soon the
+command ends after SIGTERM at random moments. The measurement needs 1 GB on disk and minutes of time, so `make test`
+does not run it.
 
   python3 tests/bench/real_shape.py BUILD [--stops 6] [--seconds 150] [--seed 1] [--out FILE]
 

@@ -76,8 +76,8 @@ def phone():
                 phonenumbers.PhoneNumberFormat.INTERNATIONAL,
                 phonenumbers.PhoneNumberFormat.E164,
             ]
-            # The form without a country code is used only if it has brackets, dashes or a leading zero, because bare
-            # digits alone are no telephone number.
+            # Uses the form without a country code only if it has brackets, dashes or a leading zero, because bare
+            # digits are not recognisable as a telephone number.
             national = phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.NATIONAL)
             if region in ("US", "CA", "FR") or (region in ("DE", "AT") and national.startswith("0")):
                 formats.append(phonenumbers.PhoneNumberFormat.NATIONAL)
@@ -128,7 +128,8 @@ def web_token():
 
 
 def token():
-    # Makes secrets without a prefix of their own, as people paste them: alone, after a label, or in a header.
+    # Makes secrets without a telling prefix (such as sk-), in the forms in which people paste them: alone, after a
+    # label, or in a header.
     alnum = string.ascii_letters + string.digits
     secret = rng.choice(
         [
@@ -146,7 +147,8 @@ def token():
 
 
 def disguised():
-    # Makes values of the other kinds with the unusual separators, digits and escapes that occur in real texts.
+    # Makes card numbers, e-mail addresses and bank accounts with the unusual separators, digits and escapes of real
+    # texts.
     digits = "".join(c for c in card() if c.isdigit())
     groups = [digits[i : i + 4] for i in range(0, len(digits), 4)]
     if len(groups[-1]) < 3:
@@ -234,7 +236,7 @@ def recall(specdec, work):
         number = counter.get(kind, 0)
         counter[kind] = number + 1
         record = records[f"{kind}-{number}"]
-        # The secret must be removed completely: no half of it may remain.
+        # The secret must be removed completely: not even half of the secret may remain.
         digits = re.sub(r"[^A-Za-z0-9]", "", secret)
         left = re.sub(r"[^A-Za-z0-9]", "", record["text"])
         gone = (
@@ -273,7 +275,7 @@ def judge(kind, text):
             return False
     if kind == "phone":
         if re.fullmatch(r"([01]\d|2[0-3])[0-5]\d-([01]\d|2[0-3])[0-5]\d", text):
-            return False  # a range of hours
+            return False  # a range of hours, not a telephone number
         for region in ("US", "GB", "DE", "FR"):
             try:
                 if phonenumbers.is_possible_number(phonenumbers.parse(text, region)):
@@ -281,7 +283,7 @@ def judge(kind, text):
             except phonenumbers.NumberParseException:
                 pass
         return False
-    return len(set(text)) >= 10  # keys and tokens must look random
+    return len(set(text)) >= 10  # short or repetitive texts are no keys or tokens
 
 
 def precision(specdec, shared, work):

@@ -1,10 +1,10 @@
-// Times what the host does for a round on a GPU: planning, describing, uploading and committing. The kernels do nothing
-// and the memory is the host's, so all that is left is the host's part, which a GPU waits for between two rounds.
+// Times the host's part of a round on a GPU: planning, describing, uploading and committing. Between two rounds a GPU
+// waits for this part. The kernels of this benchmark do nothing, and its device memory is host memory.
 //
 // Usage: round_host_bench [--layers N] [--draft-layers N] [--k K] [--context N] [--rounds N]
 //
-// Prints one JSON object with microseconds a round, median and least, for 1, 16 and 64 sequences. K is less where the
-// kernels would not take all rows.
+// Prints one JSON object with the median and the shortest time of a round in microseconds, for 1, 16 and 64 sequences.
+// K is reduced if a round would otherwise have more rows than the kernels support.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -31,7 +31,7 @@ int64_t flag(int argc, char** argv, const char* name, int64_t fallback) {
   return fallback;
 }
 
-// Kernels that only give outcomes: of what is drafted, half is accepted.
+// Kernels that compute nothing and only write outcomes: half of the drafted tokens count as accepted.
 const kernels::CudaLibrary& idle_library() {
   static const kernels::CudaLibrary library = [] {
     kernels::CudaLibrary idle = {};
@@ -39,7 +39,7 @@ const kernels::CudaLibrary& idle_library() {
     idle.rms_norm = [](CudaDtype, int32_t, const void*, const void*, float, int64_t, int64_t, void*) { return 0; };
     idle.gather_rows = [](CudaDtype, int32_t, const void*, const int32_t*, int64_t, int64_t, void*) { return 0; };
     idle.copy = [](int32_t, void*, const void*, int64_t) { return 0; };
-    idle.rows_product = [](CudaDtype, int32_t, const kernels::RowsProduct* product) {  // the prompt's logits are read
+    idle.rows_product = [](CudaDtype, int32_t, const kernels::RowsProduct* product) {  // clears the logits of prefill
       for (int64_t row = 0; row < product->rows; ++row)
         std::memset(static_cast<uint16_t*>(product->out) + row * product->stride, 0,
                     static_cast<size_t>(product->n) * sizeof(uint16_t));

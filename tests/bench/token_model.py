@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """token_model.py FOLDER…: prints the two tables of data/redact/token_surprise.cpp, made of the words and identifiers of
 the texts below the folders (../shared/data and the folders of this repository). A word counts 1 + ln(how often it
-occurs), so that identifiers have some weight beside frequent words. The tables hold costs in
-units of half a bit, written as letters ('A' = 0)."""
+occurs), so that identifiers have some weight beside frequent words. The tables hold costs in units of half a bit,
+written as letters ('A' = 0)."""
 
 import collections
 import gzip

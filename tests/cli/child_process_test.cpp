@@ -21,7 +21,7 @@ TEST(RunChild, AProgramThatEndsInTimeKeepsItsCode) {
   EXPECT_FALSE(result.late);
 }
 
-// The second program ignores SIGTERM, and the third has closed its stdout before it hangs.
+// The second program ignores SIGTERM; the third closes its stdout before it hangs.
 TEST(RunChild, AProgramThatHangsIsKilled) {
   for (const char* command :
        {"echo a; exec sleep 30", "trap '' TERM; echo a; exec sleep 30", "echo a; exec sleep 30 >&-"}) {

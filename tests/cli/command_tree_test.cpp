@@ -13,7 +13,7 @@
 namespace specdec::cli {
 namespace {
 
-// The tree of the whole program.
+// Returns the command tree of the whole program.
 const Command& program() {
   static const Command kRoot = [] {
     CLI::App app{"whole program", "specdec"};
@@ -26,7 +26,7 @@ const Command& program() {
   return kRoot;
 }
 
-// The tree of a small program whose flag takes a value with this name.
+// Returns the argument of a small program with one flag, whose value has the name `value`.
 Argument argument_named(const std::string& value) {
   CLI::App app{"small program", "specdec"};
   std::string text;
@@ -37,7 +37,7 @@ Argument argument_named(const std::string& value) {
 TEST(CommandTree, EveryTextHasANameThatSaysWhatItIs) {
   for (const Command* command : with_subcommands(program()))
     for (const Argument& a : command->arguments) {
-      // Any text is allowed. TEXT is also what CLI11 calls a value without a name of its own.
+      // These flags take any text. CLI11 uses TEXT as the name of a value without a name.
       const std::set<std::string> free_text = {"--bad-word", "--prompt", "--separator", "--why"};
       const std::string name = a.positional ? a.names.front() : a.names.back();
       if (a.value == "TEXT" && !free_text.contains(name))
@@ -57,7 +57,8 @@ TEST(CommandTree, TheHelpNamesEveryChoice) {
     }
 }
 
-// The completion of bash and fish walks over the words before the cursor and asks by name whether a flag takes a value.
+// The completion scripts of bash and fish decide by a flag's name alone whether it takes a value, so the name must mean
+// the same in every command.
 TEST(CommandTree, AFlagTakesAValueInEveryCommandOrInNone) {
   std::map<std::string, std::pair<bool, std::string>> seen;
   for (const Command* command : with_subcommands(program()))
@@ -103,7 +104,7 @@ TEST(CommandTree, ReadsWhatTheParserKnows) {
   app.add_option("--names", list)->delimiter(',');
   app.add_flag("-s,--suffix,!--no-suffix", suffix);
   const std::vector<Argument> a = command_tree(app).arguments;
-  ASSERT_EQ(a.size(), 7u);  // the first is --help
+  ASSERT_EQ(a.size(), 7u);  // including --help, which is a[0]
   EXPECT_TRUE(a[1].positional && a[1].required && a[1].repeats);
   EXPECT_EQ(a[2].choices, (std::vector<std::string>{"text", "json"}));
   EXPECT_EQ(a[2].value, "text|json");

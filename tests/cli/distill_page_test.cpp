@@ -97,7 +97,8 @@ TEST(DistillPage, ShowsWhatTheResultHolds) {
                                                {"held_out/acceptance", {{0, 2}, {0.05, 0.3}}}};
   const Page page = distill_page(result, curves);
   EXPECT_EQ(page.verdict_class, VerdictClass::kGood);
-  // Each interval says what it is of: that of the gain is much narrower than those of the two acceptances.
+  // Each interval names its figure, because the interval of the gain is much narrower than those of the two
+  // acceptances.
   ASSERT_EQ(page.tiles.size(), 4u);
   EXPECT_EQ(page.tiles[1].note, "95 % interval [0.450, 0.550]");
   EXPECT_EQ(page.tiles[2].name + " " + page.tiles[2].value, "Gain -0.0002");

@@ -18,7 +18,7 @@ namespace {
 
 struct Reported {
   int code;
-  std::string line;  // on stderr
+  std::string line;  // the error line on stderr
 };
 
 Reported run(const std::function<int()>& work) {
@@ -45,7 +45,7 @@ TEST(RunReported, WhatTheWorkThrowsHasTheExitCodeOfItsKind) {
   EXPECT_EQ(io.line, "specdec: error: /a/b: No such file or directory\n");
 }
 
-// Standard output that takes nothing, while an object of this class exists.
+// While an object of this class exists, every write to standard output fails.
 class FullOutput {
  public:
   FullOutput() : saved_(::dup(STDOUT_FILENO)) {
@@ -65,7 +65,7 @@ class FullOutput {
   int saved_;
 };
 
-// However a command prints its result, and whatever its verdict was: a result that did not arrive is no success.
+// A result that could not be written is an error, whichever function printed it and whatever the verdict was.
 TEST(RunReported, AResultThatCannotBeWrittenIsAnError) {
   const std::pair<const char*, std::function<int()>> works[] = {
       {"printf", [] { return std::printf("{}\n") > 0 ? 0 : 0; }},

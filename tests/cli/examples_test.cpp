@@ -1,4 +1,4 @@
-// Every example of every command's help can be pasted into a shell, and its arguments are ones that the command takes.
+// Checks that every example in the help of every command can be pasted into a shell and has valid arguments.
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
@@ -12,8 +12,8 @@
 namespace specdec::cli {
 namespace {
 
-// Splits a line as a POSIX shell does, up to a comment and to what follows the command: a pipe, a redirection. Returns
-// nullopt if a quote is open at its end.
+// Splits a line as a POSIX shell does, up to a comment, a pipe or a redirection. Returns nullopt if a quote is not
+// closed.
 std::optional<std::vector<std::string>> shell_split(const std::string& line) {
   std::vector<std::string> words;
   std::string word;
@@ -38,7 +38,7 @@ std::optional<std::vector<std::string>> shell_split(const std::string& line) {
       end_word();
     } else if (!in_word && (c == '#' || c == '|' || c == '>')) {
       break;
-    } else if (c == ')') {  // the end of <(specdec …)
+    } else if (c == ')') {  // closes <(specdec …)
       break;
     } else {
       word += c, in_word = true;
@@ -48,7 +48,7 @@ std::optional<std::vector<std::string>> shell_split(const std::string& line) {
   return quote == 0 ? std::optional(words) : std::nullopt;
 }
 
-// Returns the lines of the examples in a help text, continued ones joined.
+// Returns the example lines of a help text. A continued line is joined with the next one.
 std::vector<std::string> examples_of(const std::string& footer) {
   std::vector<std::string> lines;
   std::istringstream in(footer);

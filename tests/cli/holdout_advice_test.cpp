@@ -20,7 +20,7 @@ TEST(HoldoutAdvice, NamesTheShareOrAsksForMoreLogs) {
   }
 }
 
-// The share, rounded by the split, holds out enough.
+// The advised share, which the split rounds to whole conversations, holds out enough of them.
 TEST(HoldoutAdvice, TheShareIsEnough) {
   for (int64_t n = 32; n < 5000; ++n)
     EXPECT_GE(std::llround(holdout_advice(n, 0).share * static_cast<double>(n)), 15) << n;

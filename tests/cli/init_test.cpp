@@ -18,7 +18,7 @@ std::string unit_of(const InitProgram& program, const std::string& name) {
   return "";
 }
 
-// systemd starts a service with a PATH of its own and nothing of a shell's environment.
+// systemd starts a service with its own PATH and without the variables of the user's shell.
 TEST(Init, UnitsHaveWhatTheProgramNeedsFromItsEnvironment) {
   for (const char* name : {"specdec.service", "specdec-serve.service"}) {
     const std::string unit = unit_of({"/opt/speculation/bin/specdec", "/home/a b/100%/$x/torch/lib"}, name);

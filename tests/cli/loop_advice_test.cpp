@@ -80,7 +80,7 @@ TEST_F(LoopAdvice, ARunThatWasTooShortNamesItsLimit) {
   EXPECT_EQ(change("specdec data ingest LOGS").substr(0, 20), "[data] holdout = 0.2");
 }
 
-// What a stage would refuse after those before it have run is refused before any of them.
+// Settings that a late stage would reject are rejected before the first stage runs.
 TEST(LoopSettings, WhatAStageWouldRefuseIsRefusedAtOnce) {
   const Scratch scratch;
   CLI::App app{"whole program", "specdec"};

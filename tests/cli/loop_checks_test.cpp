@@ -18,7 +18,7 @@ LoopSettings settings_in(const fs::path& directory) {
   return s;
 }
 
-// Each of these would be refused by its stage, after those before it have run.
+// Each of these settings would otherwise be rejected only by its stage, after earlier stages have run.
 TEST(LoopChecks, WhatAStageRefusesIsRefusedBeforeAnyRuns) {
   const Scratch scratch;
   const LoopSettings s = settings_in(scratch / "");
@@ -79,7 +79,7 @@ TEST(LoopChecks, ThePlacesAndTheDraftAreLookedAt) {
   refused(ErrorKind::kModel, "nodir", [](LoopSettings& s) { s.draft = "model:nodir"; });
   refused(ErrorKind::kModel, "draft: ", [](LoopSettings& s) { s.draft = "config:/nowhere/config.json"; });
   refused(ErrorKind::kModel, "target/config.json", [&](LoopSettings& s) {
-    s.draft = "config:" + (scratch / "target").string();  // the directory in place of the file in it
+    s.draft = "config:" + (scratch / "target").string();  // names the directory instead of config.json in it
   });
   LoopSettings all = good;
   all.draft = "prune:4";

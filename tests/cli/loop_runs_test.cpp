@@ -1,4 +1,4 @@
-// Tests the conclusions that a loop draws from its earlier runs.
+// Tests what a loop decides from the states of its earlier runs.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -28,7 +28,7 @@ struct LoopRuns : ::testing::Test {
     RunState state(run_of(i), i, now);
     return state;
   }
-  // Records a run that finished its data stage and ended with `code` (0: it was killed) an hour after it began.
+  // Records a run that finished its data stage and ended with `code` (0: it was killed), one hour after it began.
   void ended(const RunInputs& i, int code, int64_t now) {
     RunState state = begin(i, now - kHour);
     state.record("data", run_of(i), 1, nullptr);
@@ -115,7 +115,7 @@ TEST_F(LoopRuns, AVerdictCoolsDown) {
   EXPECT_EQ(refused(with_log("4"), kNow + 25 * kHour), 0) << "an error is no verdict";
 }
 
-// A run that ended before its training, because too little was held out, has cost nothing.
+// A run that stopped before training, because too few conversations were held out, starts no cooldown.
 TEST_F(LoopRuns, WhatWasNotTrainedDoesNotCoolDown) {
   RunState state = begin(inputs, kNow);
   state.record("data", run_of(inputs), 1, nullptr);

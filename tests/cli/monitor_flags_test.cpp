@@ -1,4 +1,4 @@
-// Runs `monitor check` with flags of which nothing else shows that they reach the monitor: each changes its result.
+// Runs `monitor check` with flags that no other test covers: each flag must change the result.
 #include <CLI/CLI.hpp>
 
 #include "cli/command.h"
@@ -11,14 +11,14 @@ using specdec::testing::put;
 
 class MonitorFlags : public monitor::Looped {
  protected:
-  // Returns what `specdec --json monitor check` prints with these flags more.
+  // Returns the JSON of `specdec --json monitor check` with these additional flags.
   Json look(const std::vector<std::string>& flags) {
     std::vector<std::string> words = {"monitor",   "check",
                                       "--package", options.package,
                                       "--source",  (dir / "log.jsonl").string(),
                                       "--state",   options.state.string()};
     words.insert(words.end(), flags.begin(), flags.end());
-    std::reverse(words.begin(), words.end());  // as CLI11 takes them
+    std::reverse(words.begin(), words.end());  // CLI11 expects the arguments in reverse order
     CLI::App app{"", "specdec"};
     Global global;
     global.json = true;
@@ -31,7 +31,7 @@ class MonitorFlags : public monitor::Looped {
     cli.selected();
     return Json::parse(::testing::internal::GetCapturedStdout());
   }
-  // The same with another state, so that nothing is remembered.
+  // Works like look(), with a new state directory, so that earlier checks have no effect.
   Json look_anew(const std::vector<std::string>& flags) {
     options.state = dir / ("state-" + std::to_string(++states_));
     return look(flags);
@@ -71,7 +71,8 @@ TEST_F(MonitorFlags, MarginPromotesACandidateThatIsLittleWorse) {
   EXPECT_EQ(admin.orders().back(), "promote");
 }
 
-// Without the flag only samples are compared. A digest that the state remembers takes the place of another byte.
+// Without --full only samples of the weights are compared. The test changes the remembered digest instead of a byte of
+// the weights.
 TEST_F(MonitorFlags, FullComparesEveryByteOfTheTarget) {
   write_requests(200, 0.80, 0.60);
   const std::string target = (dir / ("store/packages/sha256-" + package) / "target").string();

@@ -46,7 +46,7 @@ TEST(Program, ASeedThatIsNoneEndsTheCommandWithTwo) {
               "--seed: expected an integer from 0 to 18446744073709551615, found '-1'");
 }
 
-// It is said where the command line is read, by the program without LibTorch: no server begins, and nothing is loaded.
+// The error comes from the program without LibTorch, while it parses the command line, so no server starts.
 TEST(Program, AModelDirectoryIsNoPackageToServe) {
   const testing::Scratch scratch;
   testing::put(scratch / "my model/config.json", "{}");
@@ -59,8 +59,8 @@ TEST(Program, AModelDirectoryIsNoPackageToServe) {
               ::testing::ExitedWithCode(2), "is a model directory, not a package: use --target '.*/my model'");
 }
 
-// Counts the flags --seed of the commands below `app`, and expects each to take exactly the integers from 0 to 2^64
-// - 1.
+// Counts the flags --seed of the commands below `app`, and expects each to accept exactly the integers from 0 to 2^64 -
+// 1.
 int check_seeds(CLI::App& app) {
   int found = 0;
   if (CLI::Option* seed = app.get_option_no_throw("--seed")) {
@@ -84,7 +84,7 @@ int check_seeds(CLI::App& app) {
   return found;
 }
 
-// Gives each flag whose value is a number one that is far below its range. Returns the errors.
+// Passes every numeric flag a number far below its range. Returns the error messages.
 std::string errors_of_numbers(CLI::App& app) {
   std::string errors;
   for (CLI::Option* option : app.get_options()) {
@@ -117,7 +117,7 @@ TEST_F(AllCommands, PrintTheTrafficOfTheEditionThatIsNamed) {
   const auto printed = [&](const std::vector<std::string>& flags) {
     std::vector<std::string> words = {"demo", "traffic", "--count", "8"};
     words.insert(words.end(), flags.begin(), flags.end());
-    std::reverse(words.begin(), words.end());  // as CLI11 takes them
+    std::reverse(words.begin(), words.end());  // CLI11 expects the arguments in reverse order
     app_.parse(std::move(words));
     ::testing::internal::CaptureStdout();
     cli_.selected();

@@ -52,7 +52,7 @@ TEST(ProgressLine, SaysHowLongItWillTake) {
   EXPECT_EQ(s.lines.size(), 2u) << "what has ended is not repeated";
 }
 
-// A small file has a size, too.
+// The progress of a small file is shown in kB or B instead of "0 MB".
 TEST(ProgressLine, SmallSizesAreNotZeroMegabytes) {
   Screen s;
   s.line.show({"ingest", 0.0, 0.0421, "MB", ""}, 100);

@@ -54,7 +54,7 @@ TEST_F(Settings, ListsStayLists) {
   p.run({"--config", file, "look"});
   EXPECT_EQ(p.sources, (Words{"a b", "c,d"}));
   EXPECT_EQ(p.ks, (Words{"1", "2"}));
-  // The engine process gets the same values through the environment that it inherits.
+  // The engine process inherits the environment and gets the same values from it.
   Program engine;
   engine.run({"look"});
   EXPECT_EQ(engine.sources, (Words{"a b", "c,d"}));
@@ -108,7 +108,7 @@ TEST_F(Settings, LettersOutsideOfAsciiStandInQuotes) {
   EXPECT_EQ(p.sources, (std::vector<std::string>{"\u00fc\t\u00fc", "\\\u00fc", "\u00fc\u00fca \u00fc\"\""}));
 }
 
-// Each of these files once ended the program, or could have, by an assertion of the parser or a stack overflow.
+// Files that once crashed the program, or could have, by a failed assertion of the parser or a stack overflow.
 TEST_F(Settings, DeepFilesAreRefusedByTheirLine) {
   const auto many = [](const std::string& one, int count) {
     std::string all;
@@ -116,7 +116,7 @@ TEST_F(Settings, DeepFilesAreRefusedByTheirLine) {
     return all;
   };
   for (const char* const text : {"x = 1979-05-27T\x01:32:00Z", "x = 1979-05-27T::", "x = [1979-05-27 \x02]", "x = '''",
-                                 "x = \"\"\""}) {  // fail an assertion of the parser
+                                 "x = \"\"\""}) {  // these fail an assertion of the parser
     write_file_atomic(file, text);
     testing::expect_error(ErrorKind::kConfig, {"specdec.toml"}, [&] { Program().run({"--config", file, "look"}); });
   }

@@ -14,8 +14,8 @@ namespace {
 
 using namespace specdec::testing;
 
-// These tests run in child processes, because a stop request cannot be withdrawn. They send SIGALRM themselves instead
-// of waiting.
+// Each test runs in a child process, because a stop request cannot be withdrawn. The tests send SIGALRM themselves
+// instead of waiting for the timer.
 TEST(StopDeadline, ASignalRequestsTheStopAndStartsTheTime) {
   EXPECT_EQ(in_child(nullptr, "",
                      [] {
@@ -28,7 +28,7 @@ TEST(StopDeadline, ASignalRequestsTheStopAndStartsTheTime) {
             0);
 }
 
-// A stage of the loop gets a stop of the process group twice: from whoever stops the group, and from the loop.
+// When a process group is stopped, a stage of the loop gets the signal twice: directly, and from the loop.
 TEST(StopDeadline, TheSameRequestTwiceIsOneAndALaterOneEndsAtOnce) {
   const auto ended = [](int number, double second) {
     return in_child(nullptr, "", [&] {
@@ -43,8 +43,8 @@ TEST(StopDeadline, TheSameRequestTwiceIsOneAndALaterOneEndsAtOnce) {
   EXPECT_EQ(ended(SIGINT, 101.5), 128 + SIGINT) << "a second Ctrl-C";
   EXPECT_EQ(in_child(nullptr, "",
                      [] {
-                       stop_by_signal(SIGINT, 100);   // Ctrl-C reaches the group,
-                       stop_by_signal(SIGTERM, 105);  // and a busy parent hands it on
+                       stop_by_signal(SIGINT, 100);   // Ctrl-C reaches every process of the group
+                       stop_by_signal(SIGTERM, 105);  // the busy parent passes the stop on later
                        ::_exit(40);
                      }),
             40);

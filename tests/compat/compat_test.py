@@ -1,6 +1,6 @@
-"""Checks that this version reads what earlier versions wrote: python3 tests/compat/compat_test.py BUILD. Each folder
-beside this file was written by the version that it is named after (make.py); its expected.json holds what that version
-reported about it."""
+"""Checks that this version reads the files of earlier versions: python3 tests/compat/compat_test.py BUILD. Each folder
+beside this script was written by the version that it is named after (make.py). Its expected.json holds what that
+version reported about its files."""
 
 import json
 import os
@@ -84,11 +84,11 @@ def check_package(work, expected):
 
 
 def check_run(work, expected):
-    # Runs in the folder of the run with the same arguments, because --resume refuses other options and other paths.
+    # Runs in the folder of the earlier run with the same arguments, because --resume refuses other options and paths.
     os.chdir(work)
     if not expected["distill"].get("resumes", True):
-        # The earlier version had other defaults of batch size and schedule. Continuing with the present defaults would
-        # be another run, so --resume must be refused.
+        # The earlier version had other defaults of batch size and schedule. With the present defaults the options would
+        # differ from those of the earlier run, so --resume must be refused.
         run(
             *expected["distill"]["command"],
             "--resume",
@@ -166,7 +166,7 @@ def check_monitor(work, expected):
         len(report["history"]) == told["rows"]["history"] and len(report["transitions"]) == told["rows"]["transition"],
         "monitor report: all of history and transitions",
     )
-    # The monitor stores how far it has read a file under the file's device and inode, which a checkout does not
+    # The monitor stores its position in a file under the file's device and inode, which a git checkout does not
     # preserve.
     status = (work / "records.jsonl").stat()
     with closing(sqlite3.connect(db)) as connection:

@@ -1,10 +1,9 @@
-"""Writes the files that the program in BUILD produces, so that later versions can be tested for reading them: python3
-tests/compat/make.py BUILD [NAME]
+"""Writes files of all kinds with the program in BUILD, for the test that later versions can read them:
+python3 tests/compat/make.py BUILD [NAME]
 
-They go to tests/compat/NAME (by default the version of BUILD/bin/specdec); a folder that exists is not overwritten.
-That program writes all of them from models of a few thousand parameters. The models themselves are not kept, except
-those in the package: the same seed gives the same bytes. e440b37 was written without --salt, which that program did not
-have."""
+The files go to tests/compat/NAME (by default the version of BUILD/bin/specdec); an existing folder is not overwritten.
+They are made from models of a few thousand parameters. The models themselves can be made again from their seed, so they
+are not kept, except those in the package. e440b37 was written without --salt, which that version did not have."""
 
 import json
 import os
@@ -30,8 +29,8 @@ from tiny_model import write_traffic  # noqa: E402
 
 
 class Maker:
-    """Stands in for the Observer of same_behaviour. It has the scratch folder that the functions of its parts need, and
-    its normaliser replaces nothing."""
+    """Replaces the Observer of tests/same_behaviour for the functions of that folder that this script calls. Has the
+    scratch folder that these functions need, and a normaliser that replaces nothing."""
 
     class normaliser:
         learn = staticmethod(lambda *_: None)
@@ -62,7 +61,7 @@ class Maker:
 
 
 def make_run(m):
-    """Makes a distillation that a signal stops after its first checkpoint."""
+    """Makes an unfinished run of `distill`, which a signal stops after its first checkpoint."""
     command = [
         "distill",
         "--target",
@@ -104,7 +103,7 @@ def make_run(m):
 
 
 def make_records(m):
-    """Makes traffic and acceptance records of a server that answers a few requests."""
+    """Makes recorded traffic and acceptance records, by a server that answers a few requests."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -153,8 +152,8 @@ def make_records(m):
 
 
 def make_monitor(m, package, report):
-    """Makes a monitor's database with history, a transition to drift and the actions that followed, positions in a
-    file, and counters of a page."""
+    """Makes a monitor's database. It has a history, a transition to drift and the actions after it, the position in a
+    file of records, and the counters of a /metrics page."""
     name = lambda model: report["inputs"][model]["fingerprint"]["id"][:12]
     records = m.scratch / "records.jsonl"
     check = [
@@ -287,7 +286,7 @@ def main():
                 ignore=shutil.ignore_patterns(".lock", "*.html", "*.lock", "events.out.*"),
             )
         log = out / "store/refs/production.log"
-        log.write_text(re.sub(r'@[^"]*"', '@host"', log.read_text()))  # keeps who promoted, but not on which machine
+        log.write_text(re.sub(r'@[^"]*"', '@host"', log.read_text()))  # removes the name of the machine
         for file in ("gate/report.json", "monitor.db", "records.jsonl"):
             shutil.copy(m.scratch / file, out / Path(file).name)
         (out / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")

@@ -19,7 +19,7 @@ namespace {
 std::string zstd(const std::string& text) {
   std::string out(ZSTD_compressBound(text.size()), '\0');
   ZSTD_CCtx* context = ZSTD_createCCtx();
-  ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);  // as the zstd program does
+  ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);  // the zstd program sets this, too
   out.resize(ZSTD_compress2(context, out.data(), out.size(), text.data(), text.size()));
   ZSTD_freeCCtx(context);
   return out;
@@ -52,7 +52,7 @@ TEST(ByteSource, PlainGzipAndZstdGiveTheSameBytes) {
     EXPECT_EQ(read_to_end(s.write("members.gz", gzip(half) + gzip("") + gzip(rest)), step), text);
     EXPECT_EQ(read_to_end(s.write("frames.zst", zstd(half) + zstd(rest)), step), text);
   }
-  // pzstd writes a frame before each of zstd's, which decoders skip. Tapes and disk images pad with zeros.
+  // pzstd writes a skippable frame before each zstd frame. Tapes and disk images pad files with zeros.
   const std::string skipped = std::string("\x50\x2A\x4D\x18\x04\x00\x00\x00", 8) + "1234";
   EXPECT_EQ(read_to_end(s.write("pzstd.zst", skipped + zstd(half) + skipped + zstd(rest)), 4099), text);
   for (const size_t step : {size_t{1} << 20, size_t{64}})
@@ -136,7 +136,7 @@ TEST(Sources, DirectoriesPatternsAndFiles) {
   };
   EXPECT_EQ(names(s.path()), "a.jsonl b.jsonl.gz c.json.zst d.txt e.csv odd[1].jsonl ");
   EXPECT_EQ(names((s / "*.jsonl*").string()), "a.jsonl b.jsonl.gz g.jsonl.partial odd[1].jsonl ");
-  EXPECT_EQ(names((s / "odd[1].jsonl").string()), "odd[1].jsonl ");  // a file of that name, not a pattern
+  EXPECT_EQ(names((s / "odd[1].jsonl").string()), "odd[1].jsonl ");  // a file has that name
   EXPECT_EQ(names((s / "absent").string()), "absent ");              // the reader will report the error
   EXPECT_EQ(names("-"), "- ");
   EXPECT_THROW(names((s / "*.parquet").string()), Error);
@@ -153,7 +153,7 @@ TEST(Sources, CompressedFilesAreIngestedAsTheyAre) {
   s.write("logs/c.txt.gz", gzip("five<|endoftext|>six"));
   IngestOptions o = ingest_options(s / "logs", make_toy_target(s / "target"), s / "out");
   const IngestResult done = ingest(o, {});
-  EXPECT_EQ(done.report.accepted, 4);  // plain text beside logs needs the flag
+  EXPECT_EQ(done.report.accepted, 4);  // plain text beside logs is read only with --format plain
   EXPECT_EQ(done.index.sources[1].sha256, sha256_hex(zstd(array)));
   const text::Tokenizer tokenizer(o.target);
   const auto seen = [&] {

@@ -64,13 +64,13 @@ TEST(CsvBytes, GiveTheRecordsOfTheSameRowsAsJson) {
   }
 }
 
-// Fields written by the rules are read back unchanged, whatever the block borders.
+// Fields that were written as RFC 4180 requires are read back unchanged, wherever a block ends.
 TEST(CsvBytes, ComesBackAsWritten) {
   const Scratch s;
   PhiloxStream random(7, 0);
   for (int round = 0; round < 12; ++round) {
     std::string csv = "k0,k1,k2\n", expected;
-    for (int r = 0; r < 8000; ++r) {  // three blocks
+    for (int r = 0; r < 8000; ++r) {  // enough rows for three blocks
       Json row = Json::object();
       for (int f = 0; f < 3; ++f) {
         std::string value, quoted;

@@ -19,7 +19,7 @@ std::string map_error(const std::string& text) {
 
 RowOptions by_map(const std::string& map) { return {.format = &mapped_format(), .map = parse_field_map(map)}; }
 
-// Returns "reason: detail".
+// Returns why the row is rejected, as "reason: detail".
 std::string why_rejected(const std::string& json, const RowOptions& options) {
   ParsedRow row = parse_one(json, options);
   const auto* why = std::get_if<Rejected>(&row);
@@ -73,7 +73,7 @@ TEST(MappedRow, PromptAndAnswerAreReadWhereTheMapSays) {
   options.instructions_as_chat = true;
   EXPECT_EQ(chat_text(accepted_row(row, options).record), "user:q;assistant:a;");
   EXPECT_EQ(parse_line(row, options).format->name, std::string("mapped"));
-  // A key that contains the dot comes before the key inside of another.
+  // A key that itself contains the dot has precedence over a nested key.
   EXPECT_EQ(chat_text(accepted_row(R"({"question":"q","result.text":"dotted","result":{"text":"a"}})", options).record),
             "user:q;assistant:dotted;");
 }
@@ -95,7 +95,7 @@ TEST(MappedRow, MessagesAreAChat) {
       accepted_row(R"({"rules":"S","log":{"turns":)" + turns + R"(},"tools":)" + tools + "}", options).record;
   EXPECT_EQ(chat_text(chat), "system:S;user:u;assistant:a;");
   EXPECT_EQ(chat.tools, tools);
-  const std::string packed = Json{{"log", {{"turns", turns}}}}.dump();  // as a CSV file has it
+  const std::string packed = Json{{"log", {{"turns", turns}}}}.dump();  // as in a CSV file
   EXPECT_EQ(chat_text(accepted_row(packed, options).record), "user:u;assistant:a;");
   EXPECT_EQ(why_rejected(R"({"log":{"turns":"SECRET"}})", options), "bad_field: log.turns: expected an array");
   EXPECT_EQ(why_rejected(R"({"log":{}})", options), "bad_field: log.turns: missing");
@@ -150,14 +150,15 @@ TEST(UnknownRow, AMapIsSuggestedFromKeysThatLookLikePromptAndAnswer) {
       {R"({"question":"SECRET","reply":"SECRET"})", "prompt=question,answer=reply"},
       {R"({"prompt":"SECRET","answer":"SECRET"})", "prompt=prompt,answer=answer"},
       {R"({"userInput":"SECRET","modelOutput":"SECRET"})", "prompt=userInput,answer=modelOutput"},
-      // The longest word wins; of two keys with it, the shorter one.
+      // The suggested key is the one that contains the longest known word; if several keys do, the shortest of them.
       {R"({"user":"SECRET","user_question":"SECRET","ANSWER":"SECRET"})", "prompt=user_question,answer=ANSWER"},
       {R"({"user":"SECRET","question":"SECRET","answer":"SECRET"})", "prompt=question,answer=answer"},
       {R"({"user_text":"SECRET","my_question":"SECRET","target_x":"SECRET","response_x":"SECRET"})",
        "prompt=my_question,answer=response_x"},
       {R"({"prompt_text":"SECRET","response_text":"SECRET"})", "prompt=prompt_text,answer=response_text"},
       {R"({"question_long":"SECRET","question_a":"SECRET","reply":"SECRET"})", "prompt=question_a,answer=reply"},
-      // Words count only at the beginning of a word: "context" is no text. Neither ids nor what is no string count.
+      // A word counts only at the beginning of a word of the key, so "context" does not contain "text". Ids and values
+      // that are not strings do not count.
       {R"({"context":"SECRET","query":"SECRET","reply":"SECRET"})", "prompt=query,answer=reply"},
       {R"({"request_id":"SECRET","queries":"SECRET","query_x":"SECRET","response_time":"SECRET","reply_x":"SECRET"})",
        "prompt=query_x,answer=reply_x"},
@@ -260,7 +261,7 @@ TEST_F(MapIngestTest, IfNoRowIsAcceptedTheErrorHasTheSuggestion) {
     const std::string error = error_of(o, ErrorKind::kData);
     const std::string map = "--map prompt=question,answer=reply";
     EXPECT_NE(error.find(map), std::string::npos) << error;
-    EXPECT_EQ(error.find(map), error.rfind(map)) << error;  // it is said once
+    EXPECT_EQ(error.find(map), error.rfind(map)) << error;  // the message contains the map only once
     EXPECT_EQ(error.find("SECRET"), std::string::npos) << error;
     EXPECT_FALSE(fs::exists(o.out));
   }

@@ -1,4 +1,4 @@
-// Folders as users have them: logs beside plain text and tables, damaged files, and rows that would cost too much.
+// Tests folders as users have them: logs beside plain text and tables, damaged files, and rows that are too expensive.
 #include "base/sha256.h"
 #include "tests/data/toy.h"
 
@@ -19,7 +19,7 @@ class FolderTest : public testing::Test {
     for (const auto& [name, content] : files) o.sources.push_back(scratch_.write(name, content).string());
     return o;
   }
-  // Returns the lines of rejects.jsonl, each as "name of the file:line:reason".
+  // Returns the lines of rejects.jsonl, each as "file name:line:reason".
   std::vector<std::string> rejects() {
     std::vector<std::string> found;
     std::istringstream in(slurp(scratch_ / "out" / "rejects.jsonl"));
@@ -73,7 +73,7 @@ TEST_F(FolderTest, TablesMayHaveTabsAndSemicolons) {
   EXPECT_EQ(texts[2].substr(texts[2].find('|')), "|three");
 }
 
-// Of a file that was cut off, what came before is kept, whatever is in it.
+// If a compressed file was cut off, its whole rows before that point are kept, in every format.
 TEST_F(FolderTest, CompressedFilesThatWereCutKeepTheirWholeRows) {
   std::string rows, values = "[";
   for (int i = 0; i < 4000; ++i) {
@@ -87,7 +87,7 @@ TEST_F(FolderTest, CompressedFilesThatWereCutKeepTheirWholeRows) {
            {"rows.jsonl", rows}, {"values.json", values + "]"}, {"table.csv", csv}}) {
     const std::string packed = gzip(text);
     IngestOptions o = options({{name + ".gz", packed.substr(0, packed.size() / 2)}, {"chat.jsonl", kChat}});
-    o.redact = false;  // the digests would all become the same tag
+    o.redact = false;  // redaction would replace all digests by the same tag, so the rows would be duplicates
     const IngestResult r = ingest(o, {});
     EXPECT_GT(r.report.sources[0].accepted, 1000) << name;
     EXPECT_LT(r.report.sources[0].accepted, 3000) << name;

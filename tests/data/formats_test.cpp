@@ -1,5 +1,5 @@
-// The same three conversations in every format (fixtures/, made by fixtures/make_fixtures.py) must give the same
-// canonical records.
+// Reads the same three conversations in every format (fixtures/, made by fixtures/make_fixtures.py) and compares the
+// canonical records, which must be equal.
 #include <set>
 
 #include "data/formats/row_parser.h"
@@ -38,7 +38,7 @@ const std::vector<Talk>& talks() {
   return all;
 }
 
-// Fixtures of formats without roles hold the earlier messages of a conversation as one text.
+// Returns the prompt of the formats without roles, whose fixtures have the earlier messages as one text.
 std::string flat_prompt(const Talk& talk) {
   std::string text;
   for (size_t i = 0; i + 1 < talk.messages.size(); ++i)
@@ -46,7 +46,7 @@ std::string flat_prompt(const Talk& talk) {
   return text + "<|assistant|>\n";
 }
 
-// Holds the output of `data ingest --records` for the files.
+// The output of `data ingest --records`.
 struct Ingested {
   std::vector<TrafficRecord> records;
   std::vector<std::string> tenants;
@@ -70,7 +70,7 @@ Ingested ingest_records(const Scratch& scratch, const std::vector<fs::path>& fil
   return made;
 }
 
-// Says which metadata the fixtures of a format have besides the content.
+// Which metadata the fixtures of a format have besides the content.
 struct Carries {
   bool id = true, conversation = true, time = true, sampling = true, writer = true;
 };
@@ -97,7 +97,7 @@ void expect_same(const Ingested& made, bool roles, const Carries& carries, const
     expected.time = carries.time ? talk->time : 0;
     expected.writer = carries.writer ? "tiny-llama" : "";
     EXPECT_FALSE(r.answer_was_cut()) << at << ": " << r.finish_reason;
-    expected.finish_reason = r.finish_reason;  // some fixtures have it
+    expected.finish_reason = r.finish_reason;  // only some fixtures have a finish_reason
     if (carries.sampling) expected.sampling = SamplingOptions{0.7, 0, 0.9, 0};
     EXPECT_EQ(to_json(r), to_json(expected)) << at;
   }
@@ -112,7 +112,7 @@ struct Case {
 };
 constexpr Carries kNothing{false, false, false, false, false};
 
-// Lists the fixtures of every format. The names of the files of one batch are separated by a space.
+// The fixtures of every format. The file names of one batch are separated by a space.
 const std::vector<std::pair<std::string, std::vector<Case>>>& cases() {
   static const std::vector<std::pair<std::string, std::vector<Case>>> all = {
       {"traffic",
@@ -168,7 +168,7 @@ TEST_P(Formats, GiveTheSameCanonicalRecords) {
     for (std::string name; names >> name;) paths.push_back(fixtures() / format / name);
     Ingested made = ingest_records(scratch, paths);
     bool roles = c.roles;
-    // Instructions have no roles of their own; as a chat they are one question and its answer.
+    // Instruction rows have no roles; as a chat each is one question and its answer.
     if (format == "alpaca") {
       roles = false;
       for (TrafficRecord& r : made.records) {
@@ -184,7 +184,7 @@ TEST_P(Formats, GiveTheSameCanonicalRecords) {
     EXPECT_EQ(tenants, c.tenants ? (std::set<std::string>{key.tenant("team-a"), key.tenant("team-b")})
                                  : std::set<std::string>{""})
         << c.file;
-    // Every row is recognised as its format, and rows beyond the three conversations are refused with a reason.
+    // Every row is recognised as its format. Rows other than the three conversations are refused with a reason.
     std::map<std::string, int64_t> formats;
     int64_t rejected = 0;
     for (const SourceCounts& s : made.report.sources)
@@ -224,7 +224,7 @@ TEST(Formats, AreMixedInOneFileRowByRow) {
        {"chat/fine-tuning.jsonl", "litellm/proxy.jsonl", "otel/otlp-spans.jsonl", "helicone/export.jsonl"})
     all += slurp(fixtures() / file);
   const Ingested made = ingest_records(scratch, {scratch.write("mixed.jsonl", all)});
-  EXPECT_EQ(made.report.duplicates, 9);  // the same conversations
+  EXPECT_EQ(made.report.duplicates, 9);  // all files have the same conversations
   EXPECT_EQ(made.records.size(), 3u);
   EXPECT_EQ(made.report.sources[0].formats,
             (std::map<std::string, int64_t>{{"chat", 3}, {"litellm", 5}, {"otel", 4}, {"helicone", 3}}));
@@ -261,7 +261,7 @@ TEST(Formats, RefusalsOfGatewayAndTraceRows) {
   EXPECT_EQ(refusal(R"({"request_body":{"messages":[]},"response_body":{},"response_status":404})"), "failed_request");
   EXPECT_EQ(refusal(R"({"request_body":{"prompt":[1,2,3]},"response_body":"x"})"), "unsupported_content");
   EXPECT_EQ(refusal(R"({"ai_model":"m","request":{"messages":[{"role":"user","content":"u"}]}})"), "no_answer");
-  // A format given by name must handle rows of any shape.
+  // A format that the user names must survive rows of any shape.
   for (const TrafficFormat& f : traffic_formats())
     for (const char* row : {"{}", R"({"messages":7})",
                             R"({"request":[],"response":null,"attributes":3,"type":{},"request_parameters":"{"})",
@@ -361,10 +361,10 @@ TEST(OpenAiBatch, UnmatchedAndAmbiguousRowsAreRefused) {
   EXPECT_EQ(batch_rejects({ask, answers}), (std::map<std::string, int64_t>{}));
   EXPECT_EQ(batch_rejects({ask, line(answers, 0)}), (std::map<std::string, int64_t>{{"no_answer", 2}}));
   EXPECT_EQ(batch_rejects({line(ask, 1), answers}), (std::map<std::string, int64_t>{{"no_request", 2}}));
-  // If two batches use the same custom_ids, it is not known which answer belongs to which request.
+  // If two batches use the same custom_ids, a request cannot be matched with its answer.
   EXPECT_EQ(batch_rejects({line(ask, 0) + line(ask, 1), line(ask, 0), answers}),
             (std::map<std::string, int64_t>{{"ambiguous_id", 3}, {"no_request", 1}}));
-  // One batch after the other is no problem.
+  // If the second batch follows the complete first one, all rows can be matched.
   EXPECT_EQ(batch_rejects({ask, answers, ask, answers}), (std::map<std::string, int64_t>{}));
 }
 

@@ -69,8 +69,8 @@ TEST(IdKey, RefusesWhatIsNoSaltOrNotPrivate) {
   EXPECT_NE(problem(s / "folder"), "");
 }
 
-// With the salt's file a later ingest gives the rows the same pseudonyms as before; without the file it gives them
-// others. Neither a plain hash of a name nor the salt itself occurs in the output.
+// With the same salt file, a later ingest gives the rows the same pseudonyms. Without that file, the rows get other
+// pseudonyms. Neither a plain hash of a name nor the salt itself occurs in the output.
 TEST(IdKey, IngestKeepsItBesideTheOutput) {
   const Scratch s;
   IngestOptions o;
@@ -106,7 +106,7 @@ TEST(IdKey, IngestKeepsItBesideTheOutput) {
   EXPECT_NE(slurp(s / "second" / "records.jsonl"), first);
 }
 
-// A run that fails takes the salt that it made away again, but not from under another run of the same directory.
+// A run that fails removes the salt that it made, unless another run of the same directory uses it.
 TEST(IdKey, AFailingIngestRemovesOnlyASaltThatNobodyUses) {
   const Scratch s;
   IngestOptions o;

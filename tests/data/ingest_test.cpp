@@ -58,7 +58,7 @@ TEST_F(IngestTest, EveryFormatInOneFileIsRecognised) {
       "traffic answer"};
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(learnt(i), expected[i]);
   EXPECT_TRUE(rejects().empty());
-  EXPECT_EQ(r.index.target_id, std::string(64, '0'));  // the toy target has no weights
+  EXPECT_EQ(r.index.target_id, std::string(64, '0'));  // the id of a target without weights
 }
 
 TEST_F(IngestTest, PlainTextArraysAndDirectories) {
@@ -170,7 +170,7 @@ TEST_F(IngestTest, DeduplicationIgnoresWhiteSpaceAndRunsAfterRedaction) {
   EXPECT_TRUE(r.index.redactions.empty());
 }
 
-// Rows of the same words are no duplicates where different tokens of them are learnt.
+// Rows with equal words are not duplicates if they differ in the tokens that are learnt.
 TEST_F(IngestTest, WhatIsLearntCountsForDuplicates) {
   const auto line = [](const std::string& of_answer, const std::string& of_row) {
     return R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"},)"
@@ -188,8 +188,8 @@ TEST_F(IngestTest, WhatIsLearntCountsForDuplicates) {
   EXPECT_EQ(learnt(2), "a<|im_end|>");
 }
 
-// White space in long texts is collapsed window by window. The result must follow the definition, wherever the white
-// space is.
+// White space in long texts is collapsed window by window. The result must equal a simple implementation, wherever in a
+// window the white space is.
 TEST(Duplicates, CollapseIsTheSameAtEveryPlace) {
   const auto plainly = [](const std::string& text) {
     std::string out;
@@ -237,13 +237,13 @@ TEST_F(IngestTest, IdsAreUniqueAndConversationsFallBack) {
   EXPECT_EQ(all[0].id, "x");
   EXPECT_EQ(all[1].id, "x#2");
   EXPECT_EQ(all[1].conversation, "x");
-  EXPECT_EQ(all[2].conversation, all[3].conversation);  // rows with equal content are never in both splits
+  EXPECT_EQ(all[2].conversation, all[3].conversation);  // rows with equal content are in the same split
   EXPECT_EQ(all[4].conversation, "s");
 }
 
 TEST_F(IngestTest, ToolCallsThatRedactionMakesTooLongRejectTheirRow) {
   std::string arguments = "\"";
-  while (arguments.size() < 1'040'000) arguments += "a@b.de ";  // the address is one byte shorter than its tag
+  while (arguments.size() < 1'040'000) arguments += "a@b.de ";  // grows: the tag is one byte longer
   const Json calls = Json::parse(R"([{"function":{"name":"f","arguments":)" + arguments + "\"}}]");
   const auto row = [](const Json& list) {
     return Json{{"messages",
@@ -288,7 +288,7 @@ TEST_F(IngestTest, SelectionCountsAcceptedRowsInFileOrder) {
   EXPECT_EQ(learnt(0), "row 3");
   EXPECT_EQ(learnt(3), "row 6");
   EXPECT_EQ(r.report.skipped, 3);
-  // The digest covers the whole file, although it was not read to the end.
+  // The digest covers the whole file, although ingest did not read it to the end.
   EXPECT_EQ(r.index.sources[0].sha256, sha256_file(o.sources[0]));
 }
 
@@ -399,7 +399,7 @@ TEST_F(IngestTest, ProgressEndsAtTheTotal) {
   EXPECT_EQ(ends, (std::map<std::string, int>{{"ingest", 1}, {"write shards", 1}})) << "each stage ends once";
 }
 
-// Kills ingest at every change of the file system (SPECDEC_KILL_AT). All files that exist can then be read, and the
+// Kills ingest at every change of the file system (SPECDEC_KILL_AT). Afterwards all existing files can be read, and the
 // next run gives the same result.
 TEST_F(IngestTest, KilledAtAnyPointLeavesNothingHalf) {
   const IngestOptions o = options("c.jsonl", conversations(10, true));
@@ -446,7 +446,7 @@ TEST_F(IngestTest, FullDiskIsAnErrorAndKeepsTheOldOutput) {
     waitpid(child, &status, 0);
     EXPECT_EQ(WEXITSTATUS(status), 42) << at;
     EXPECT_EQ(slurp(scratch_ / "out" / "index.json"), before);
-    EXPECT_EQ(rows().size(), 12u);  // the shards still belong to the index
+    EXPECT_EQ(rows().size(), 12u);  // the shards match the old index
   }
 }
 

@@ -1,5 +1,5 @@
-// A hundred thousand damaged rows of every format: each is read, or refused with a reason that reveals no content; none
-// crashes.
+// Parses a hundred thousand damaged rows of every format: each row is read, or refused with a reason that reveals no
+// content, and none crashes the parser.
 #include <set>
 
 #include "base/philox.h"
@@ -27,7 +27,7 @@ std::vector<std::string> fixture_rows() {
   return rows;
 }
 
-// Replaces a value at a random place of the row by another one.
+// Replaces a value at a random place of the row by a random other value.
 void swap_value(std::string& row, PhiloxStream& random) {
   static const std::vector<std::string> kValues = {"null",  "0",           "-1",          "1e308",
                                                    "true",  "\"\"",        "[]",          "{}",
@@ -65,7 +65,7 @@ void mutate(std::string& row, const std::vector<std::string>& rows, PhiloxStream
       case 4:
         row.insert(at, std::string(1 + random.below(80), "[{\"\\"[random.below(4)]));
         break;
-      case 5: {  // the end of another row
+      case 5: {  // appends the end of another row
         const std::string& other = rows[random.below(rows.size())];
         row = row.substr(0, at) + other.substr(random.below(other.size()));
         break;
@@ -120,7 +120,7 @@ TEST(Mutations, EveryDamagedRowIsReadOrRefusedWithAReason) {
       }
     }
   }
-  // The mutations get past the JSON parser: every reason occurs, and many rows are accepted.
+  // Enough mutated rows pass the JSON parser: every reason occurs, and many rows are accepted.
   for (const std::string& reason : reasons) EXPECT_GT(counts[reason], 0) << reason;
   EXPECT_GT(counts["accepted"], kMutations / 20);
   EXPECT_GT(counts["half"], 0);

@@ -13,7 +13,7 @@ namespace {
 
 using Shingles = std::set<std::vector<std::string>>;
 
-// Computes the shingles from their definition, without the hashes under test.
+// Computes the shingles from their definition, without the hash functions under test.
 Shingles exact_shingles(const std::string& text) {
   std::vector<std::string> words;
   std::string word;
@@ -67,8 +67,8 @@ TEST(NearDuplicates, EstimateAgreesWithTheExactSimilarity) {
     sum_square += (estimate - exact) * (estimate - exact);
     sum_variance += deviation * deviation;
   }
-  EXPECT_LE(std::abs(sum_error), 4 * std::sqrt(sum_variance));  // unbiased
-  EXPECT_NEAR(sum_square / sum_variance, 1, 0.35);              // as precise as 128 independent permutations
+  EXPECT_LE(std::abs(sum_error), 4 * std::sqrt(sum_variance));  // the estimate is unbiased
+  EXPECT_NEAR(sum_square / sum_variance, 1, 0.35);              // the variance is that of 128 independent permutations
 }
 
 TEST(NearDuplicates, DropsWhatIsNearAndNothingElse) {
@@ -87,7 +87,7 @@ TEST(NearDuplicates, DropsWhatIsNearAndNothingElse) {
   ASSERT_GT(far, 100);
   EXPECT_GE(near_seen, near * 98 / 100);
   EXPECT_LE(far_seen, far / 100);
-  EXPECT_TRUE(fs::is_empty(scratch.path()));  // the file of signatures has no name in the directory
+  EXPECT_TRUE(fs::is_empty(scratch.path()));  // the scratch file has no name
 }
 
 TEST(NearDuplicates, CaseAndPunctuationDoNotCountAndShortTextsAreLeftAlone) {
@@ -121,7 +121,7 @@ TEST(NearDuplicates, GrowingConversationsAreKept) {
   const Scratch scratch;
   NearDuplicates index(scratch.path(), 0.8);
   PhiloxStream random(4, 0);
-  for (int turn = 0; turn < 12; ++turn) {  // the whole conversation is logged after each turn
+  for (int turn = 0; turn < 12; ++turn) {  // a row with the whole conversation is logged after each turn
     record.messages.push_back({"user", random_text(random, 10)});
     record.messages.push_back({"assistant", random_text(random, 20)});
     EXPECT_FALSE(index.seen(newest_exchange(record))) << turn;

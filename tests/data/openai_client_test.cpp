@@ -45,7 +45,7 @@ TEST(OpenAiClient, RetriesWhatIsTemporaryAndHonoursRetryAfter) {
   options.backoff.max_attempts = 5;
   OpenAiClient client(options);
   EXPECT_EQ(client.first_model(), "toy");
-  EXPECT_EQ(slept, (std::vector<double>{0.5, 7, 300, 4}));  // Retry-After is capped; the delay keeps doubling
+  EXPECT_EQ(slept, (std::vector<double>{0.5, 7, 300, 4}));  // Retry-After is capped at 300 s; the delay keeps doubling
 }
 
 TEST(OpenAiClient, GivesUpAfterTheLastAttempt) {

@@ -55,7 +55,7 @@ TEST(ParquetBytes, GiveTheRecordsOfTheSameRowsAsJson) {
     EXPECT_EQ(ingested(entry.path(), scratch), records) << entry.path();
     ++tables;
   }
-  EXPECT_EQ(tables, 14);  // one for each format, and one of structs with different keys
+  EXPECT_EQ(tables, 14);  // one table per format, and one with structs of different keys
 }
 
 std::string refusal(const fs::path& file) {
@@ -78,7 +78,7 @@ TEST(ParquetBytes, WhatCannotBeReadIsAnErrorThatSaysWhy) {
   EXPECT_NE(refusal(s.write("secret", "PARE" + good.substr(4, good.size() - 8) + "PARE")).find("encrypt"),
             std::string::npos);
   EXPECT_NE(refusal(s.write("text.parquet", "{\"text\":\"x\"}\n")).find("PAR1"), std::string::npos);
-  // A file of 40 kB whose only page claims, and has, 1.2 GB.
+  // The only page of this 40 kB file decompresses to 1.2 GB.
   EXPECT_NE(refusal(fs::path(source_folder()) / "tests/data/hostile/page.parquet").find("1024 MiB"), std::string::npos);
 }
 
@@ -104,8 +104,8 @@ TEST(ParquetBytes, DamagedFilesAreReadOrRefused) {
   for (int i = 0; i < kDamagedFiles; ++i) {
     std::string bytes = files[random.below(files.size())];
     for (uint64_t n = 1 + random.below(4); n > 0; --n) {
-      // Half of the changes are anywhere in the file; the other half is in its second half, where the footer with all
-      // offsets is.
+      // Half of the changes are anywhere in the file, the other half in the second half of the file, which has the
+      // footer with all offsets.
       const size_t at =
           random.below(2) ? random.below(bytes.size()) : bytes.size() - 1 - random.below(bytes.size() / 2);
       switch (random.below(4)) {

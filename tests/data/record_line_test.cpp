@@ -5,7 +5,7 @@
 namespace specdec::data {
 namespace {
 
-// Makes the line by way of a JSON tree. write_record_line does not build such a tree.
+// Makes the line by building a JSON tree, which write_record_line avoids.
 std::string by_tree(const TrafficRecord& record, const RecordOrigin& origin) {
   Json line = to_json(record);
   line["source"] = {{"format", origin.format}, {"file", origin.file}, {"line", origin.line}};

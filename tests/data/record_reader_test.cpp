@@ -62,7 +62,7 @@ TEST(RecordReader, LongLinesAreSkippedWithBoundedMemoryAndTheNextOneIsRead) {
 
 TEST(RecordReader, DocumentsAreSplitAndStrippedAcrossBlockBorders) {
   const Scratch s;
-  // The separator is at every offset around the border of the first block.
+  // Places the separator at every offset around the end of the first block.
   for (size_t before = 0; before <= 14; ++before) {
     const std::string first((1 << 20) - before, 'x');
     EXPECT_EQ(read_all(s.write("d.txt", first + "<|endoftext|>\n b \n<|endoftext|>\n"), Container::kDocuments,
@@ -113,7 +113,7 @@ TEST(RecordReader, RefusesWhatIsNoTextFile) {
             std::string::npos);
   EXPECT_NE(message(s.write("pq", "PAR1....")).find("Parquet"), std::string::npos);
   ASSERT_EQ(mkfifo((s / "fifo").c_str(), 0600), 0);
-  EXPECT_NE(message(s / "fifo").find("regular file"), std::string::npos);  // and opening it does not hang
+  EXPECT_NE(message(s / "fifo").find("regular file"), std::string::npos);  // opening the FIFO does not hang
   EXPECT_NE(message(s.path()).find("directory"), std::string::npos);
   EXPECT_NE(message("/dev/zero").find("regular file"), std::string::npos);
   EXPECT_NE(message(s / "absent").find("absent"), std::string::npos);

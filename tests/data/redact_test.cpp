@@ -13,7 +13,7 @@ std::string redacted(const std::string& text) {
   return redact(text, counts);
 }
 
-// Generates valid examples from the definitions, not from the patterns under test.
+// Generates valid examples of each kind from their definitions, not from the patterns under test.
 struct Source {
   PhiloxStream random{11, 0};
   char of(std::string_view set) { return set[random.below(set.size())]; }
@@ -46,7 +46,7 @@ struct Source {
   }
   std::string iban() {
     const std::string body = many(digits, 18);
-    const std::string check_input = body + "131400";  // DE as 13 14, then 00
+    const std::string check_input = body + "131400";  // the IBAN check: DE becomes 13 14, then 00
     int rest = 0;
     for (const char c : check_input) rest = (rest * 10 + (c - '0')) % 97;
     const int check = 98 - rest;
@@ -119,7 +119,7 @@ TEST(Redact, RecallOnGeneratedExamples) {
       exact += out == before + tag + after && counts == RedactionCounts{{name, 1}};
     }
     EXPECT_GE(found, kExamples * 99 / 100) << name;
-    // `exact` counts the examples whose surrounding text is unchanged and whose find has the right name.
+    // `exact` counts the examples that were replaced by the right tag, with unchanged text around it.
     EXPECT_GE(exact, kExamples * 98 / 100) << name;
   }
 }
@@ -178,7 +178,8 @@ TEST(Redact, CodeAndStoriesStayAsTheyAre) {
   EXPECT_TRUE(counts.empty());
 }
 
-// Redaction searches only windows of a long text and the text around its digits. It must find a secret wherever it is.
+// Redaction searches only windows of a long text and the neighbourhood of digits. It must find a secret at any
+// position.
 TEST(Redact, FindsAtEveryPlaceOfALongText) {
   std::string words;
   while (words.size() < 900) words += "some words of no use; ";
@@ -207,12 +208,13 @@ TEST(Redact, SeveralFindsAndOverlaps) {
 }
 
 TEST(Redact, LinearOnHostileText) {
-  // Each of these would take minutes if the search started over from the beginning of a failed candidate.
+  // Each of these texts would take minutes if the search started again from the beginning of a failed candidate.
   for (const std::string& unit : {std::string("1"), std::string("4 "), std::string(":"), std::string("a@"),
                                   std::string("DE89"), std::string("1."), std::string("+1"),
                                   std::string("eyJaaaaaaaa."), std::string("-----BEGIN PRIVATE KEY-----")}) {
     std::string text;
-    // Searching for the end of a line is fast, however often it is done, so this text may be longer.
+    // With units of more than 20 characters, only the search for line ends is repeated. It is fast, so the text is
+    // longer.
     const size_t size = unit.size() > 20 ? 8'000'000 : 300'000;
     while (text.size() < size) text += unit;
     RedactionCounts counts;
@@ -239,7 +241,7 @@ TEST(Redact, RecordFieldsAndNames) {
   EXPECT_EQ(second.conversation, record.conversation);  // rows of one conversation keep the same id
 }
 
-// Token ids spell the text that was redacted.
+// Token ids decode to the text before redaction, so they must be dropped.
 TEST(RedactRecord, DropsTokenIdsOfTextsWithFinds) {
   for (const char* prompt : {"I am jane", "I am jane@example.com"})
     for (const char* response : {"Hello", "Hello +49 171 1234567"}) {

@@ -1,4 +1,4 @@
-// A toy endpoint, and data that it answers anew, for the tests of `data regenerate`.
+// A toy endpoint, and data whose answers it rewrites, for the tests of `data regenerate`.
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,7 @@ class Endpoint {
   std::function<ToyReply(const Json& body, int call)> intercept;  // status 0 = answer as usual
   std::map<std::string, Json> bodies;                             // prompt → request body
   std::atomic<int> calls{0};
-  std::atomic<bool> dead{false};  // it closes every connection
+  std::atomic<bool> dead{false};  // true: closes every connection
 
  private:
   ToyReply handle(const ToyRequest& request) {
@@ -117,10 +117,10 @@ class RegenerateTest : public testing::Test {
   fs::path target_ = make_toy_target(scratch_ / "target");
   text::Tokenizer tokenizer_{target_};
   Endpoint endpoint_{tokenizer_};
-  std::atomic<double> slept_ = 0;  // several workers wait
+  std::atomic<double> slept_ = 0;  // atomic, because several workers wait
 };
 
-// A chat with `turns` answers; each turn of the user is one letter.
+// Returns a chat row with `turns` answers; each user message is one letter.
 inline std::string chat_of(const std::string& id, int turns) {
   Json messages = Json::array();
   for (int i = 0; i < turns; ++i) {

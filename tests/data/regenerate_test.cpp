@@ -20,7 +20,7 @@ TEST_F(RegenerateTest, AnswersAreReplacedAndTheTargetIsRecorded) {
   EXPECT_EQ(r.index.target_id, fingerprint_model(target_).id);
   EXPECT_EQ(learnt("q0"), "0 again");
   EXPECT_EQ(prompt_of(tokenizer_, by_id().at("q0")), "<s>Question 0");
-  // Both answers of the chat are new. The first one was cut, so its end of turn is not the model's.
+  // Both answers of the chat are new. The first one was cut off, so its end-of-turn marker is not learnt.
   EXPECT_EQ(learnt("c"), "\n again|\n again");
   EXPECT_EQ(prompt_of(tokenizer_, by_id().at("c")),
             "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n\n again<|im_end|>\n"
@@ -30,8 +30,8 @@ TEST_F(RegenerateTest, AnswersAreReplacedAndTheTargetIsRecorded) {
   EXPECT_EQ(by_id("holdout").size(), 2u);
   EXPECT_EQ(by_id("holdout").count("q1"), 1u);
   EXPECT_FALSE(fs::exists(progress_file(scratch_ / "new")));
-  // The request holds token ids and the row's own sampling options. It names an option besides the temperature only if
-  // the option differs from its default.
+  // The request has token ids and the row's own sampling options; options other than the temperature are sent only if
+  // they differ from their defaults.
   const Json& plain = endpoint_.bodies.at("<s>Question 3");
   EXPECT_TRUE(plain["prompt"].is_array());
   EXPECT_EQ(plain["max_tokens"], 14);
@@ -119,7 +119,7 @@ TEST_F(RegenerateTest, AnInterruptedRunIsResumedWithoutAskingTwice) {
   EXPECT_NE(message.find("bad key"), std::string::npos);
   EXPECT_NE(message.find("3 of 7"), std::string::npos) << message;
   EXPECT_FALSE(fs::exists(scratch_ / "new"));
-  // Appends a line that a kill cut off.
+  // Appends an incomplete line, as a killed process leaves it.
   std::ofstream(progress_file(o.out), std::ios::app) << R"({"id":"q4","prompt_tok)";
   endpoint_.intercept = {};
   EXPECT_NE(error_of(o, ErrorKind::kUsage).find("--resume"), std::string::npos);
@@ -154,14 +154,14 @@ TEST_F(RegenerateTest, AFinishedRunIsKeptByResume) {
   EXPECT_EQ(again.ended, first.ended);
   EXPECT_EQ(to_json(again.index), to_json(first.index));
   EXPECT_EQ(slurp(scratch_ / "new" / "index.json"), index);
-  o.max_tokens = 3;  // with other settings everything is asked anew
+  o.max_tokens = 3;  // with other settings all rows are asked again
   EXPECT_EQ(run(o).asked, 7);
   o.resume = false;
   EXPECT_EQ(run(o).asked, 7);
 }
 
 TEST_F(RegenerateTest, NonsenseFromTheEndpointIsAnError) {
-  // Rows of this data have fewer tokens, so no max_tokens allows as many.
+  // 1000 tokens exceed max_tokens in every request.
   const std::string kTooMany =
       Json({{"choices", Json::array({{{"token_ids", std::vector<int32_t>(1000, 1)}}})}}).dump();
   const auto with = [&](const std::string& body) {
@@ -198,7 +198,7 @@ TEST_F(RegenerateTest, AnEndpointThatRefusesEverythingIsGivenUp) {
   EXPECT_LE(endpoint_.calls, 8 + 3);
   fs::remove(progress_file(options().out));
   EXPECT_NE(answered_by(500, ErrorKind::kNetwork).find("8 conversations in a row"), std::string::npos);
-  // Nothing was written down as rejected, so a run that goes on asks for all of them.
+  // No row was stored as rejected, so a resumed run asks for all rows.
   endpoint_.intercept = {};
   RegenerateOptions o = options();
   o.resume = true;
@@ -234,7 +234,7 @@ TEST_F(RegenerateTest, ADeadEndpointEndsTheRun) {
   EXPECT_NEAR(slept_.load(), 63.5, 1e-9) << "eight attempts for one row";
 }
 
-// A killed run leaves what it has in the log, whatever moment it was killed at.
+// A killed run keeps the answers in its log, and a resumed run gives the same result, wherever the run was killed.
 TEST_F(RegenerateTest, ARunThatIsKilledGoesOnWithTheSameResult) {
   std::string file;
   for (int i = 0; i < 12; ++i) file += chat_of("c" + std::to_string(i), 1 + i % 3);
@@ -247,7 +247,7 @@ TEST_F(RegenerateTest, ARunThatIsKilledGoesOnWithTheSameResult) {
   for (const int at : {1, 7, 15}) {
     const pid_t child = fork();
     if (child == 0) {
-      endpoint_.calls = 0;  // of the child, which has its own server
+      endpoint_.calls = 0;  // counts the calls of this child, which has its own server
       Endpoint server(tokenizer_);
       server.intercept = [at](const Json&, int call) -> ToyReply {
         if (call > at) raise(SIGKILL);
@@ -280,7 +280,7 @@ TEST_F(RegenerateTest, AnotherTokenizerIsRefused) {
 
 TEST_F(RegenerateTest, MaxTokensStaysInsideMaxLength) {
   IngestOptions in = ingest_options(scratch_ / "t.jsonl", target_, scratch_ / "data");
-  in.max_length = 14;  // 11 tokens of prompt and 3 of the answer
+  in.max_length = 14;  // 11 tokens of the prompt and 3 of the answer
   ingest(in, {});
   RegenerateOptions o = options();
   o.max_tokens = 100;

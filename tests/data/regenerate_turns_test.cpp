@@ -1,4 +1,4 @@
-// `data regenerate` turn by turn, and with recorded results of tools.
+// Tests how `data regenerate` rewrites several turns, and rows with recorded results of tools.
 #include "data/regenerate/answer_turns.h"
 #include "tests/data/regenerate_fixture.h"
 
@@ -29,7 +29,7 @@ TEST(AnswerTurns, AreTheLearntRangesOfAChatAndTheRestOfAText) {
 TEST_F(RegenerateTest, EachAnswerFollowsTheNewOnesBeforeIt) {
   ingest(ingest_options(scratch_.write("chat.jsonl", chat_of("c", 3)), target_, scratch_ / "data"), {});
   endpoint_.finish_reason = "stop";
-  // The answer to each prompt counts the answers before it.
+  // The answer to a prompt is the number of answers in the prompt.
   endpoint_.intercept = [this](const Json& body, int) -> ToyReply {
     std::string prompt;
     for (const Json& id : body["prompt"]) prompt += tokenizer_.id_to_token(id.get<int32_t>());
@@ -37,7 +37,7 @@ TEST_F(RegenerateTest, EachAnswerFollowsTheNewOnesBeforeIt) {
     size_t answers = 0;
     for (size_t at = prompt.find("new"); at != std::string::npos; at = prompt.find("new", at + 1)) ++answers;
     const std::string text = "new " + std::to_string(answers);
-    // The endpoint leaves out the end of the turn.
+    // The endpoint omits the end-of-turn marker.
     return {200,
             Json({{"choices",
                    {{{"text", text}, {"token_ids", tokenizer_.encode(text, false)}, {"finish_reason", "stop"}}}}})
@@ -93,7 +93,7 @@ class ToolRegenerateTest : public RegenerateTest {
         R"({"role":"tool","tool_call_id":"1","content":"rain"},{"role":"assistant","content":"It rains."}]})";
     ingest(ingest_options(scratch_.write("tools.jsonl", std::string(row) + "\n"), target_, scratch_ / "data"), {});
   }
-  // Returns the learnt text when the target answers the first prompt with `call`.
+  // Runs `data regenerate` with a target that answers the first prompt with `call`, and every later one with "Wet.".
   RegenerateResult run_with(const std::string& call) {
     endpoint_.intercept = [this, call](const Json&, int number) -> ToyReply {
       const std::string text = number == 1 ? call : "Wet.";

@@ -32,7 +32,7 @@ TEST(RowParser, OpenAiChatWithMetadata) {
   EXPECT_DOUBLE_EQ(r.sampling->top_p, 0.9);
 }
 
-// No sampler can use a temperature below float's range, and a record that held it would be refused as a whole.
+// A temperature below float's range is dropped, because a record with it would be refused as a whole.
 TEST(RowParser, ATemperatureBelowFloatIsLeftOut) {
   TrafficRecord r = parsed(R"({"prompt":"u","response":"a","temperature":1e-300,"top_p":0.5})");
   ASSERT_TRUE(r.sampling);
@@ -86,7 +86,7 @@ TEST(RowParser, ToolCallsKeepTheOrderOfTheirKeys) {
   EXPECT_EQ(whole.messages[1].tool_calls, kept);
   EXPECT_EQ(whole.messages[2].tool_call_id + whole.messages[2].name, "cf");
   EXPECT_EQ(whole.tools, R"([{"type":"function","function":{"name":"f"}}])");
-  // The same tools and calls come back from a canonical record, from an answer beside the messages, and from a JSON
+  // The same tools and calls result from a canonical record, from an answer in a separate field, and from a JSON
   // string.
   EXPECT_EQ(to_json(traffic_record_from_json(to_json(parsed(canonical_json([&] {
                                                Json j = to_json(whole);
@@ -120,7 +120,8 @@ TEST(RowParser, ToolCallsKeepTheOrderOfTheirKeys) {
   EXPECT_EQ(rejected(R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"",)"
                      R"("function_call":{"name":"f"}}]})"),
             "unsupported_tool_calls");
-  // Tools that are left out would make another prompt than the one that was served.
+  // Rows with unsupported tools are refused, because without the tools the prompt would differ from the one that was
+  // served.
   for (const char* odd : {R"("tools":[{"name":"flat"}])", R"("tools":[{"type":"function","name":"f","parameters":{}}])",
                           R"("functions":[{"name":"f","parameters":{}}])"})
     EXPECT_EQ(rejected("{" + std::string(odd) +
@@ -132,7 +133,7 @@ TEST(RowParser, ToolCallsKeepTheOrderOfTheirKeys) {
             "accepted");
 }
 
-// Returns a row of a chat with this answer and these other fields.
+// Returns a chat row with this answer and these additional fields.
 std::string chat_row(const std::string& answer, const std::string& others = "") {
   return R"({"messages":[{"role":"user","content":"u"},)" + answer + "]" + others + "}";
 }
@@ -157,7 +158,7 @@ TEST(RowParser, ThoughtsUnderTheirThreeNames) {
             "unsupported_content");
   EXPECT_EQ(rejected(R"({"type":"GENERATION","traceId":"t","input":"q","output":{"role":"assistant","content":"a",)"
                      R"("reasoning":"hm"}})"),
-            "unsupported_content");  // a raw prompt has no place for it
+            "unsupported_content");  // a raw prompt has no place for a thought
 }
 
 TEST(RowParser, WhyAnAnswerEnded) {
@@ -222,7 +223,7 @@ TEST(RowParser, ContentThatIsMissingIsNotAnEmptyTurn) {
   EXPECT_EQ(rejected(R"({"conversations":[{"from":"human"},{"from":"gpt","value":"a"}]})"), "bad_field");
   EXPECT_EQ(rejected(R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":null},)"
                      R"({"role":"user","content":"v"},{"role":"assistant","content":"a"}]})"),
-            "accepted");  // the turn is shown and not learnt
+            "accepted");  // the turn is rendered but not learnt
 }
 
 TEST(RowParser, PlaceholdersOfAGatewayAreNoTraffic) {
@@ -272,14 +273,14 @@ TEST(RowParser, ToolCallsAndToolsAreBounded) {
   EXPECT_EQ(rejected(row(fine, fine)), "accepted");
   EXPECT_EQ(rejected(row(many, fine)), "unsupported_tool_calls");
   EXPECT_EQ(rejected(row(fine, many)), "unsupported_tool_calls");
-  // As text, too, arguments are refused if they are JSON that the template cannot be given whole.
+  // Arguments given as text are also refused if they are JSON that cannot be passed to the template unchanged.
   EXPECT_EQ(rejected(row(text, "[]")), "unsupported_tool_calls");
   for (const char* whole : {R"({"a":1,"a":2})", R"({"a":"\ud800"})", R"({"a":1e400})"})
     EXPECT_EQ(rejected(row(list(Json(whole).dump()), "[]")), "unsupported_tool_calls") << whole;
   for (const char* cut : {R"({"a":1,"a")", R"({"a":"\ud8)", R"({"a":1e)", R"({"a":[1,2})"})
     EXPECT_EQ(rejected(row(list(Json(cut).dump()), "[]")), "accepted") << cut;
-  // A list in a string may be larger than the rows that the fast parser takes, and its numbers may grow when they are
-  // written again. Such lists are refused, too.
+  // A list inside a string may exceed 1 MiB although its row is accepted, and its numbers may become longer when they
+  // are written again. Such lists are refused, too.
   const std::string large = Json(list("\"" + std::string(size_t{1} << 20, 'x') + "\"")).dump();
   EXPECT_EQ(rejected(row(large, "[]")), "unsupported_tool_calls");
   EXPECT_EQ(rejected(row(fine, large)), "unsupported_tool_calls");
@@ -303,7 +304,7 @@ TEST(RowParser, ToolsBesideTheParametersOfGateways) {
     EXPECT_EQ(of(format, Json("{\"tools\":" + tools + "}").dump()), tools) << format;
     EXPECT_EQ(of(format, "{\"temperature\":1}"), "") << format;
   }
-  // Tools of the request itself have priority.
+  // The request's own tools have precedence.
   EXPECT_EQ(parsed(R"({"call_type":"acompletion","model_parameters":{"tools":[{"function":{"name":"g"}}]},)"
                    R"("messages":{"tools":)" +
                    tools + ",\"messages\":" + messages + "},\"response\":" + answer + "}")
@@ -417,7 +418,7 @@ TEST(RowParser, DomainFieldAndTimes) {
   EXPECT_EQ(parsed(R"({"text":"t","created_at":"2026-01-01T01:00:00+01:00"})").time, 1767225600);
   EXPECT_EQ(parsed(R"({"text":"t","time":"yesterday"})").time, 0);
   EXPECT_EQ(parsed(R"({"text":"t","time":-5})").time, 0);
-  // The values of Python's datetime.fromisoformat().
+  // The expected values are those of Python's datetime.fromisoformat().
   for (const auto& [text, seconds] :
        std::vector<std::pair<const char*, int64_t>>{{"2026-01-01T10:00:00+0530", 1767241800},
                                                     {"2026-01-01T10:00:00+05:30", 1767241800},

@@ -1,4 +1,4 @@
-// Tests redaction on cases that it once missed, grouped by kind, and on texts that it must not change.
+// Tests redaction on secrets that it once missed, grouped by kind, and on texts that it must not change.
 #include "base/philox.h"
 #include "data/redact/normalised_text.h"
 #include "data/redact/redact.h"
@@ -134,7 +134,7 @@ TEST(Secrets, SurpriseTellsRandomFromNames) {
   EXPECT_DOUBLE_EQ(character_entropy("abab"), 1);
 }
 
-// Every find is mapped back to the original: the text around it keeps its bytes, wherever the find is in a long text.
+// The position of a find is mapped back to the original text: the text around the find keeps its bytes.
 TEST(Normalise, MapsBackToTheOriginal) {
   std::string around;
   while (around.size() < 700) around += "größe – “naïve” 東京\u3000 100%20x ";

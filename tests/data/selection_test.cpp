@@ -10,7 +10,7 @@
 namespace specdec::data {
 namespace {
 
-// Returns domain → number of kept rows, without the hold-out.
+// Returns the number of kept rows by domain, without the hold-out.
 std::map<std::string, int64_t> kept_by_domain(const std::vector<RowTags>& rows, const std::vector<std::string>& domains,
                                               const SelectionOptions& options) {
   const Selection s = select_rows(rows, domains, options);
@@ -67,7 +67,7 @@ TEST(Selection, CapHoldsForEveryTenantAndNotForRowsWithoutOne) {
   EXPECT_EQ(kept[2], 150);
   EXPECT_EQ(kept[0], 90);
   EXPECT_EQ(s.capped, 540 - 150 + 180 - 150);
-  EXPECT_NEAR(static_cast<double>(first_half[1]), 75, 25);  // spread over the whole log, not only its beginning
+  EXPECT_NEAR(static_cast<double>(first_half[1]), 75, 25);  // rows are kept from the whole log, not only its beginning
 }
 
 TEST(DomainRules, FirstMatchInItsPartCounts) {
@@ -99,7 +99,7 @@ TEST(DomainRules, FirstMatchInItsPartCounts) {
   EXPECT_THROW(DomainRules(s / "absent"), Error);
 }
 
-// Returns three kinds of prompts, each with its own words and some common words.
+// Returns prompts of three kinds; each kind has its own words, and all share some common words.
 std::vector<std::pair<int, TrafficRecord>> kinds_of_prompts(int n) {
   const std::vector<std::vector<std::string>> words = {{"function", "compile", "pointer", "loop", "array", "string"},
                                                        {"invoice", "refund", "order", "delivery", "parcel", "customer"},
@@ -199,7 +199,7 @@ TEST(Selection, IngestAppliesRulesCapAndMixToTheTrainingSplitAndAuditTells) {
   EXPECT_EQ(audit.report->redacted_records, 40);
   EXPECT_TRUE(audit.searched);
   EXPECT_TRUE(audit.finds.empty());
-  // Names of tenants are not written to the report.
+  // The report must not contain the names of tenants.
   EXPECT_EQ(slurp(s / "out" / kIngestReportFile).find("\"big\""), std::string::npos);
   const std::string table = to_table(audit);
   for (const char* part : {"tenants         2", "formats         text 400, unknown 1", "invalid_json 1", "p99",
@@ -221,7 +221,7 @@ TEST(Audit, FindsWhatWasNotRedacted) {
   EXPECT_EQ(json_of(audit)["remaining"]["rows"], 2);
   EXPECT_TRUE(json_of(data_audit(o.out, ""))["remaining"].is_null());
   EXPECT_THROW(data_audit(o.out, make_toy_target(s / "other", "", false)), Error);
-  // A report that was changed by hand is refused. A missing report is not an error.
+  // A report that was edited is refused; a missing report is not an error.
   Json report = read_json(s / "out" / kIngestReportFile);
   report["accepted"] = 7;
   s.write("out/ingest.json", report.dump());
@@ -237,7 +237,7 @@ TEST(Records, AreReadAgainAndReplaceOnlyTheirOwn) {
   ingest(o, {});
   const std::string first = slurp(s / "out" / "records.jsonl");
   EXPECT_EQ(first.find("a@b.de"), std::string::npos);
-  ingest(o, {});  // replaces its own output
+  ingest(o, {});  // a second run replaces the output of the first
   IngestOptions again = o;
   again.sources = {(s / "out" / "records.jsonl").string()};
   again.out = (s / "again").string();
@@ -254,7 +254,7 @@ TEST(Records, AreReadAgainAndReplaceOnlyTheirOwn) {
   EXPECT_THROW(ingest(o, {}), Error);
   o.mix = "";
   o.records = false;
-  EXPECT_THROW(ingest(o, {}), Error);  // no target
+  EXPECT_THROW(ingest(o, {}), Error);  // there is no target
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ TEST(Shards, ReaderGivesBackWhatTheWriterGotAcrossSeveralShards) {
   for (size_t i = 0, t = 0; i < 40; ++i)
     expect_same(i % 4 == 0 ? holdout[i / 4] : train[t++], make_row(static_cast<int>(i)));
   EXPECT_THROW(reader.rows("test"), Error);
-  // The files are valid for any safetensors reader.
+  // Any reader of safetensors can read the files.
   const SafetensorsFile file(s / "out" / reader.index().shards[0].tokens);
   EXPECT_EQ(file.tensors().at("tokens").dtype, "I32");
   EXPECT_EQ(file.tensors().at("loss_mask").dtype, "U8");
@@ -160,7 +160,8 @@ TEST(Shards, EveryDamageIsFound) {
     expect_refused(name + " with one bit flipped");
     std::ofstream(entry.path()) << bytes;
   }
-  // Makes an index by hand whose digests are right but whose contents are wrong. Reading it must fail.
+  // Edits the index and corrects its digests, so that only the content is wrong. Reading the edited directory must
+  // fail.
   const auto forge = [&](const std::string& what, const std::function<void(Json&)>& edit) {
     restore();
     Json index = read_json(out / "index.json");
@@ -192,7 +193,7 @@ TEST(Publish, ReplacesOnlyItsOwnOutput) {
   publish(s / "out", 4);
   publish(s / "out", 8);
   EXPECT_EQ(ShardReader(s / "out").rows("all").size(), 8u);
-  publish((s / "out").string() + "/", 4);  // trailing slash
+  publish((s / "out").string() + "/", 4);  // a path with a trailing slash
   EXPECT_EQ(ShardReader(s / "out").rows("all").size(), 4u);
   fs::create_directory(s / "empty");
   publish(s / "empty", 4);
@@ -203,7 +204,7 @@ TEST(Publish, ReplacesOnlyItsOwnOutput) {
   EXPECT_EQ(slurp(s / "mine" / "letter.txt"), "dear");
   s.write("file", "x");
   EXPECT_THROW(publish(s / "file", 4), Error);
-  publish(s / "a" / "b" / "c", 4);  // parent directories are created
+  publish(s / "a" / "b" / "c", 4);  // missing parent directories are created
   EXPECT_THROW(publish_shards(s / "out", [](const fs::path&) -> ShardIndex { throw Error(ErrorKind::kData, "no"); }),
                Error);
   EXPECT_EQ(ShardReader(s / "out").rows("all").size(), 4u);
@@ -224,7 +225,8 @@ TEST(Publish, WhatOthersPutThereIsNotReplaced) {
   EXPECT_EQ(ShardReader(s / "out").rows("all").size(), 4u);
 }
 
-// Kills the process at every file operation of a publish: afterwards the old or the new directory exists, never a part.
+// Kills the process at every file operation of a publish. Afterwards the old or the new directory exists, never a
+// partial one.
 TEST(Publish, KilledAtAnyPointLeavesOldOrNew) {
   const Scratch s;
   const fs::path out = s / "out";
@@ -250,7 +252,7 @@ TEST(Publish, KilledAtAnyPointLeavesOldOrNew) {
   }
   EXPECT_GE(killed, 15);
   EXPECT_GT(old_kept, 8);
-  EXPECT_LT(old_kept, killed);  // some kills came after the rename
+  EXPECT_LT(old_kept, killed);  // some kills were after the rename
   EXPECT_EQ(ShardReader(out).rows("all").size(), 8u);
 }
 
@@ -268,7 +270,7 @@ TEST(Stats, CountsCoverageAndSharedConversations) {
     };
     add("train", "a", "code", {1, 2, 3, 4});
     add("train", "b", "", {1, 2});
-    add("holdout", "c", "code", {9, 2, 3, 5});  // pairs 9-2, 2-3, 3-5: one of the three occurs in train
+    add("holdout", "c", "code", {9, 2, 3, 5});  // token pairs 9-2, 2-3, 3-5; only 2-3 occurs in train
     ShardIndex index = make_index(writer.finish());
     index.rejects = {{"too_long", 2}};
     return index;

@@ -10,7 +10,7 @@ namespace {
 
 int64_t held_out(const SplitResult& r) { return std::count(r.holdout.begin(), r.holdout.end(), true); }
 
-// Returns the rows of 1,000 interleaved conversations of 1 to 3 rows each.
+// Returns the rows of 1,000 interleaved conversations, each of 1 to 3 rows.
 std::vector<SplitRow> interleaved() {
   std::vector<SplitRow> rows;
   for (int turn = 0; turn < 3; ++turn)
@@ -42,7 +42,7 @@ TEST(Split, OneRowWithoutTimeMakesAutoUseTheHashAndTimeAnError) {
   rows[5].time = 0;
   EXPECT_EQ(split_rows(rows, {0.05, 0, "auto", 0}).rule, "hash");
   EXPECT_THROW(split_rows(rows, {0.05, 0, "time", 0}), Error);
-  rows[5].forced_holdout = true;  // a row that is forced into the hold-out needs no time
+  rows[5].forced_holdout = true;  // a forced hold-out row needs no time
   EXPECT_EQ(split_rows(rows, {0.05, 0, "auto", 0}).rule, "time");
 }
 
@@ -76,7 +76,7 @@ TEST(Split, CountsAndBounds) {
   EXPECT_EQ(held_out(first), 1 + 2 + 3 + 1);
   EXPECT_TRUE(first.holdout[0] && first.holdout[3] && !first.holdout[4]);
   EXPECT_EQ(held_out(split_rows(rows, {0.5, 5000, "first", 0})), static_cast<int64_t>(rows.size()));
-  // With two conversations one is held out, although 5 % of 2 rounds to 0. A single conversation is used for training.
+  // Of two conversations one is held out, although 5 % of 2 rounds to 0. A single conversation is used for training.
   EXPECT_EQ(held_out(split_rows({{1, 0, false}, {2, 0, false}}, {0.05, 0, "hash", 0})), 1);
   EXPECT_EQ(held_out(split_rows({{1, 0, false}}, {0.05, 0, "hash", 0})), 0);
   EXPECT_TRUE(split_rows({}, {}).holdout.empty());

@@ -1,4 +1,4 @@
-// Two commands must reproduce the 200 TinyStories texts on which the reference acceptance figures were computed.
+// Checks that two commands reproduce the 200 TinyStories texts on which the reference acceptance figures were computed.
 #include "data/stats.h"
 #include "tests/data/toy.h"
 

@@ -1,4 +1,4 @@
-// Tests of what is learnt of answers with thoughts, of answers that a template changes, and of answers that were cut.
+// Tests which tokens of an answer are learnt: with thoughts, if the template changes the answer, and if it was cut off.
 #include "tests/data/tokenise_fixture.h"
 
 namespace specdec::data {
@@ -6,7 +6,8 @@ namespace {
 
 using TokeniseAnswers = Tokenise;
 
-// Shows thoughts after the last question only, as the templates of Qwen3 do; a content may hold its thought itself.
+// This template renders thoughts only after the last question, as Qwen3's templates do. A content may include its
+// thought.
 const char kThinking[] =
     "{% set last = namespace(i=-1) %}{% for m in messages %}{% if m.role == 'user' %}{% set last.i = loop.index0 %}"
     "{% endif %}{% endfor %}"
@@ -28,7 +29,8 @@ TEST_F(TokeniseAnswers, ThoughtsAreLearntWhereTheTemplateShowsThem) {
   const RowTokeniser t = with(kThinking);
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "2+2?"}, with_thought("Four.", "\ntwo, two\n")}))),
             "<think>\ntwo, two\n</think>\n\nFour.<|im_end|>");
-  // The content may begin like the thought, and it may hold the thought itself, as servers without a parser return it.
+  // The content may begin with the same words as the thought, and it may include the thought, as servers without a
+  // reasoning parser return it.
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, with_thought("two", "two, two")}))),
             "<think>\ntwo, two\n</think>\n\ntwo<|im_end|>");
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", "<think>\na\n</think>\n\nb"}}))),
@@ -37,22 +39,22 @@ TEST_F(TokeniseAnswers, ThoughtsAreLearntWhereTheTemplateShowsThem) {
   call.tool_calls = R"([{"function":{"name":"f","arguments":{}}}])";
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, call}))),
             "<think>\nhm\n</think>\n\n<call>f<|im_end|>");
-  // White space at the end of an answer is its own.
+  // White space at the end of an answer belongs to the answer.
   for (const std::string content : {"a ", "a\n", "a \n\n"})
     EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, with_thought(content, "hm")}))),
               "<think>\nhm\n</think>\n\n" + content + "<|im_end|>");
-  // What closes a conversation is not the model's here, either.
+  // Text that the template adds at the end of a conversation is not learnt.
   const RowTokeniser closed = with(std::string(kThinking) + "{% if not add_generation_prompt %}{{ '<s>' }}{% endif %}");
   EXPECT_EQ(learnt_text(closed.tokenizer(), row(closed, chat({{"user", "u"}, with_thought("a", "hm")}))),
             "<think>\nhm\n</think>\n\na<|im_end|>");
-  // An earlier thought is not shown any more, so that turn is not as it was served.
+  // The template no longer renders the earlier thought, so that turn differs from how it was served and is not learnt.
   const auto two = t.tokenise(chat({{"user", "u"}, with_thought("a", "hm"), {"user", "v"}, with_thought("b", "so")}));
   ASSERT_TRUE(std::holds_alternative<TokenisedRow>(two));
   EXPECT_EQ(std::get<TokenisedRow>(two).unlearnt_turns, 1);
   EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(two).row), "<think>\nso\n</think>\n\nb<|im_end|>");
 }
 
-// The tokens of a recorded answer may be others than those of its text, and end in another way than the template does.
+// The recorded token ids of an answer may differ from the tokens of its text, and may end with another token.
 TEST_F(TokeniseAnswers, TokenIdsOfAChatsAnswerAreLearnt) {
   const RowTokeniser t = with(kThinking);
   const auto ids_of = [&](const std::string& text) { return t.tokenizer().encode(text, false); };
@@ -64,12 +66,12 @@ TEST_F(TokeniseAnswers, TokenIdsOfAChatsAnswerAreLearnt) {
   EXPECT_EQ(learnt_text(t.tokenizer(), made), "<think>\nhm</think>b<s>");
   EXPECT_EQ(prompt_of(t.tokenizer(), made), prompt);
   EXPECT_EQ(std::vector<int32_t>(made.tokens.begin() + made.prompt_tokens, made.tokens.end()), r.token_ids);
-  // If the template wrote the answer's beginning, the model did not, so the beginning is not learnt.
+  // Here the prompt contains the beginning of the answer. The model did not write that beginning, so it is not learnt.
   r.token_ids = ids_of("hm</think>b");
   const TokenRow begun = row(t, r);
   EXPECT_EQ(learnt_text(t.tokenizer(), begun), "hm</think>b");
   EXPECT_EQ(prompt_of(t.tokenizer(), begun), prompt + "<think>\n");
-  // Ids of other texts, and those of an answer that was taken apart, are not used.
+  // Token ids are not used if they decode to another text, or if the answer was split into thought and content.
   r.token_ids = ids_of("<think>\nhm</think>c<s>");
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, r)), "<think>\nhm</think>b<|im_end|>");
   r.messages.back() = with_thought("b", "hm");
@@ -77,7 +79,7 @@ TEST_F(TokeniseAnswers, TokenIdsOfAChatsAnswerAreLearnt) {
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, r)), "<think>\nhm\n</think>\n\nb<|im_end|>");
 }
 
-// A model may write one line break after the other until its limit. Quadratic time over them would be minutes.
+// A model may repeat a line break until its token limit. With quadratic time this would take minutes.
 TEST_F(TokeniseAnswers, MuchWhiteSpaceAtTheEndOfAnAnswerTakesLinearTime) {
   const RowTokeniser t = with(kThinking);
   const std::string content = "a" + std::string(1 << 19, '\n');
@@ -92,9 +94,9 @@ TEST_F(TokeniseAnswers, AThoughtThatTheTemplateLeavesOutIsNotWhatTheModelWrote) 
   ASSERT_TRUE(std::holds_alternative<TokenisedRow>(earlier));
   EXPECT_EQ(std::get<TokenisedRow>(earlier).unlearnt_turns, 1);
   EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(earlier).row), "b<|im_end|>");
-  // A short thought may be a part of the answer.
+  // The text of a short thought may occur in the answer.
   EXPECT_EQ(reason(t, chat({{"user", "2+2?"}, with_thought("The answer is 4.", "4")})), "thought_not_rendered");
-  // So it may be of what follows the answer.
+  // The text of a short thought may also occur in the template's text after the answer.
   EXPECT_EQ(reason(t, chat({{"user", "u"}, with_thought("a", "end")})), "thought_not_rendered");
 }
 
@@ -108,15 +110,15 @@ TEST_F(TokeniseAnswers, OfACutAnswerNoEndIsLearnt) {
   for (const char* ended : {"", "stop"}) EXPECT_EQ(learnt(kChatMl, ended), "a<|im_end|>|Once upon<|im_end|>") << ended;
   for (const char* cut : {"length", "stop_string", "content_filter", "other"})
     EXPECT_EQ(learnt(kChatMl, cut), "a<|im_end|>|Once upon") << cut;
-  // A template without special tokens.
+  // This template has no special tokens.
   EXPECT_EQ(learnt("{% for m in messages %}{{ m.role + ': ' + m.content + '\n###\n' }}{% endfor %}"
                    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}",
                    "length"),
             "a\n###|Once upon");
 }
 
-// What a template adds to an answer or changes of it (an empty thought, say) is not what the model wrote before it was
-// cut.
+// A template may add text to an answer (such as an empty thought) or change it. An answer that was cut off is learnt as
+// the model wrote it.
 TEST_F(TokeniseAnswers, ACutAnswerIsLearntAsItWasWritten) {
   const RowTokeniser t = with(kThinking);
   TrafficRecord record = chat({{"user", "u"}, {"assistant", "<think>\nfirst I"}});
@@ -128,12 +130,13 @@ TEST_F(TokeniseAnswers, ACutAnswerIsLearntAsItWasWritten) {
     record.messages.back().content = content;
     EXPECT_EQ(learnt_text(t.tokenizer(), row(t, record)), content);
   }
-  // An answer whose thought was logged by itself ends within the thought or after it.
+  // An answer with a separately logged thought was cut off within the thought or after it.
   record.messages.back() = with_thought("", "first I");
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, record)), "<think>\nfirst I");
   record.messages.back() = with_thought("Once", "hm");
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, record)), "<think>\nhm\n</think>\n\nOnce");
-  // The prompt begins the thought. Earlier answers are learnt if this prompt shows them as they were written.
+  // This template's prompt begins the thought. Earlier answers are learnt if the prompt shows them as they were
+  // written.
   std::string begins = kThinking;
   begins.replace(begins.rfind("'<|im_start|>assistant\n'"), std::string("'<|im_start|>assistant\n'").size(),
                  "'<|im_start|>assistant\n<think>\n'");
@@ -148,7 +151,7 @@ TEST_F(TokeniseAnswers, ACutAnswerIsLearntAsItWasWritten) {
   EXPECT_EQ(learnt_text(plain.tokenizer(), row(plain, record)), "a<|im_end|>|b");
 }
 
-// Leaves every thought out of a content, as the templates of DeepSeek-R1's distilled models do.
+// This template removes every thought from a content, as the templates of DeepSeek-R1's distilled models do.
 const char kForgetting[] =
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}"
     "{{ m.content.split('</think>')[-1].strip() }}{% else %}{{ m.content }}{% endif %}"
@@ -167,26 +170,26 @@ TEST_F(TokeniseAnswers, AnAnswerThatTheTemplateChangesIsLearntAsItWasWritten) {
   const RowTokeniser closed =
       with(std::string(kForgetting) + "{% if not add_generation_prompt %}{{ '<s>' }}{% endif %}");
   EXPECT_EQ(learnt_text(closed.tokenizer(), row(closed, one)), content + "<|im_end|>");
-  // The prompt may begin the thought.
+  // The prompt of this template begins the thought.
   std::string begins = kForgetting;
   begins.replace(begins.rfind("assistant\n"), std::string("assistant\n").size(), "assistant\n<think>");
   const RowTokeniser b = with(begins);
   const TokenRow made = row(b, chat({{"user", "u"}, {"assistant", "r</think>\n\nfoo"}}));
   EXPECT_EQ(learnt_text(b.tokenizer(), made), "r</think>\n\nfoo<|im_end|>");
   EXPECT_TRUE(prompt_of(b.tokenizer(), made).ends_with("<think>"));
-  // In an earlier answer the model reads the text without the thought, which it did not write so.
+  // The earlier answer is rendered without its thought, which is not what the model wrote, so it is not learnt.
   const auto two = t.tokenise(chat({{"user", "u"}, {"assistant", content}, {"user", "v"}, {"assistant", content}}));
   ASSERT_TRUE(std::holds_alternative<TokenisedRow>(two));
   EXPECT_EQ(std::get<TokenisedRow>(two).unlearnt_turns, 1);
   EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(two).row), content + "<|im_end|>");
-  // Calls are shown in the template's form only, so the thought must be there, too.
+  // Calls are learnt only in the template's rendering, so the thought must be in the rendering, too.
   ChatMessage call{"assistant", content, R"([{"function":{"name":"f","arguments":{}}}])"};
   EXPECT_EQ(reason(t, chat({{"user", "u"}, call})), "thought_not_rendered");
   EXPECT_EQ(learnt_text(reshapes.tokenizer(), row(reshapes, chat({{"user", "u"}, call}))),
             "<think>\nr\n</think>\n\nfoo<call>f<|im_end|>");
 }
 
-// With tokens of more than one character.
+// Uses a tokenizer whose tokens have more than one character.
 TEST_F(TokeniseAnswers, OfTheFamilyOfQwen3) {
   const RowTokeniser t(fs::path(source_folder()) / "tests/text/golden/families/qwen3");
   TrafficRecord record = chat({{"user", "u"}, {"assistant", ""}});
@@ -204,7 +207,8 @@ TEST_F(TokeniseAnswers, OfTheFamilyOfQwen3) {
   for (const std::string& content : {whole, close}) EXPECT_EQ(learnt(content, "stop"), content + "<|im_end|>");
 }
 
-// How the model began a call that was cut is not in the log: the template closes it.
+// If the answer was cut within a call, its calls are not learnt: the rendering closes the call, so it does not show how
+// much of it the model wrote.
 TEST_F(TokeniseAnswers, CallsOfACutAnswerAreNotLearnt) {
   const std::string half = R"([{"function":{"name":"f","arguments":"{\"city\": \"Par"}}])";
   const RowTokeniser t = with(kThinking);
@@ -220,7 +224,7 @@ TEST_F(TokeniseAnswers, CallsOfACutAnswerAreNotLearnt) {
   EXPECT_EQ(check_learnable(row(t, record))->reason, "no_loss_tokens");
   record.finish_reason = "stop";
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, record)), "<think>\n\n</think>\n\n<call>f<|im_end|>");
-  // Earlier answers are learnt as ever.
+  // Earlier answers are still learnt.
   record = chat({{"user", "u"}, {"assistant", "a"}, {"user", "v"}, {"assistant", "\n", half}});
   record.finish_reason = "length";
   const RowTokeniser plain = with(kForgetting);

@@ -1,4 +1,4 @@
-// The fixture of the tests of RowTokeniser: targets with any chat template, and rows made with them.
+// The fixture for tests of RowTokeniser: makes targets with any chat template, and rows.
 #pragma once
 
 #include "data/tokenise.h"

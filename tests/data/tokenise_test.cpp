@@ -14,7 +14,7 @@ TEST_F(Tokenise, EveryAssistantTurnIsLearntUpToItsEndMarker) {
             "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyes?<|im_end|>\n<|"
             "im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_EQ(t.tokenizer().id_to_token(r.tokens.back()), "\n");
-  EXPECT_EQ(r.loss_mask.back(), 0);  // the template's line break, which the model never generates
+  EXPECT_EQ(r.loss_mask.back(), 0);  // a line break that only the template writes
 }
 
 TEST_F(Tokenise, WhiteSpaceOfTheAnswerItselfIsLearnt) {
@@ -47,7 +47,7 @@ TEST_F(Tokenise, ToolCallsAreLearntWhereTheTemplateRendersThem) {
   EXPECT_TRUE(
       prompt_of(t.tokenizer(), made)
           .starts_with("tools:[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]\n<|im_start|>user\nu"));
-  // With a template that ignores the calls, or all but the first one, the text to learn is not what the model wrote.
+  // If the template ignores all calls, or all but the first, the rendered text is not what the model wrote.
   const RowTokeniser ignores = with(kChatMl);
   EXPECT_EQ(reason(ignores, r), "unsupported_tool_calls");
   r.messages.back().tool_calls.clear();
@@ -83,7 +83,7 @@ TEST_F(Tokenise, ToolCallsOfATemplateWithALastTurnOfItsOwn) {
   const TrafficRecord two = chat({{"user", "u"}, {"assistant", "", one}, {"tool", "r"}, {"assistant", "a"}});
   EXPECT_EQ(unlearnt(t, two), 1);
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, two)), "<think>\n\n</think>\n\na<|im_end|>");
-  // This template keeps the text of a turn but rewrites the call after it.
+  // This template keeps an earlier turn's content but rewrites the call after it.
   std::string rewrites =
       chat_template("{% if last %}{{ '<call>' + c.function.name }}{% else %}{{ '<called>' }}{% endif %}");
   rewrites.replace(rewrites.find("<think>"), std::string("<think>\n\n</think>\n\n").size(), "");
@@ -99,7 +99,7 @@ TEST_F(Tokenise, ToolCallsOfATemplateWithALastTurnOfItsOwn) {
 }
 
 TEST_F(Tokenise, RewrittenHistoryIsNotLearntAndARewrittenAnswerIsRefused) {
-  // Renders a thought only for the last answer, as reasoning templates do.
+  // This template renders a thought only for the last answer, as reasoning templates do.
   const std::string forgetful =
       "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}{% if m['role'] == 'assistant' and loop.last %}{{ "
       "'(hm)' }}{% endif %}{{ m['content'] + '<|im_end|>\n' }}{% endfor %}"
@@ -109,7 +109,7 @@ TEST_F(Tokenise, RewrittenHistoryIsNotLearntAndARewrittenAnswerIsRefused) {
   ASSERT_TRUE(std::holds_alternative<TokenisedRow>(two));
   EXPECT_EQ(std::get<TokenisedRow>(two).unlearnt_turns, 1);
   EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(two).row), "(hm)b<|im_end|>");
-  // The text of an answer does not begin with this template's generation prompt.
+  // This template renders an answer without the generation prompt in front of it.
   const RowTokeniser think = with(
       "{% for m in messages %}{{ m['role'] + ':' + m['content'] }}{% endfor %}{% if add_generation_prompt %}{{ "
       "'assistant:<think>' }}{% endif %}");
@@ -132,7 +132,8 @@ TEST_F(Tokenise, TurnsThatAreShownAndNotLearnt) {
 }
 
 TEST_F(Tokenise, EosThatClosesAConversationIsNotTheModels) {
-  // Phi-3's form: EOS at the end unless an answer is requested. EOS and the text that follows a turn share "<|".
+  // Like Phi-3's template, this one writes EOS at the end unless an answer is requested. EOS and the text after a turn
+  // both begin with "<|".
   const RowTokeniser t = with(
       "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
       "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% else %}{{ '<|im_end|>' }}{% endif %}");
@@ -165,11 +166,11 @@ TEST_F(Tokenise, TemplateThatRefusesARowRejectsThatRowOnly) {
 TEST_F(Tokenise, TokensPastTheModelsVocabularyRejectTheRow) {
   const fs::path target = make_toy_target(scratch_ / "padded");
   Json config = read_json(target / "tokenizer_config.json");
-  config["pad_token"] = "<pad>";  // the tokenizer gives it the id after the last one
+  config["pad_token"] = "<pad>";  // gets the id after the last one of tokenizer.json
   std::ofstream(target / "tokenizer_config.json") << config.dump();
   TrafficRecord r;
   r.text = "a<pad>";
-  EXPECT_EQ(reason(RowTokeniser(target), r), "accepted");  // the directory has no config.json that limits the ids
+  EXPECT_EQ(reason(RowTokeniser(target), r), "accepted");  // without config.json nothing limits the ids
   const int64_t all = text::Tokenizer(target).vocab_size();
   const auto of_model = [&](const Json& model) {
     std::ofstream(target / "config.json") << model.dump();
@@ -208,7 +209,7 @@ TEST_F(Tokenise, TextIsLearntWholeAfterBos) {
   const RowTokeniser no_bos = with("", false);
   const TokenRow b = row(no_bos, r);
   EXPECT_EQ(b.tokens.size(), r.text.size());
-  EXPECT_EQ(learnt_text(no_bos.tokenizer(), b), "nce upon a time there");  // nothing predicts the first token
+  EXPECT_EQ(learnt_text(no_bos.tokenizer(), b), "nce upon a time there");  // no position predicts the first token
 }
 
 TEST_F(Tokenise, CompletionTokensOfPromptRows) {
@@ -225,7 +226,8 @@ TEST_F(Tokenise, CompletionTokensOfPromptRows) {
   EXPECT_EQ(learnt_text(t.tokenizer(), b), "4!");
 }
 
-// A record with token ids has what the model has read and written, so these are learnt if they spell the texts.
+// The record's token ids are what the model has read and written, so they are learnt if they decode to the record's
+// texts.
 TEST_F(Tokenise, TokenIdsOfARecordAreLearnt) {
   const RowTokeniser t = with(kChatMl);
   TrafficRecord r;

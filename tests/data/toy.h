@@ -26,7 +26,7 @@ inline const char kChatMl[] =
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
-// A directory that is removed at the end of the test.
+// A directory that is removed when the object is destroyed.
 class Scratch {
  public:
   Scratch() {
@@ -90,7 +90,7 @@ inline fs::path make_toy_target(const fs::path& directory, const std::string& ch
   return directory;
 }
 
-// Returns the tokens of a row that training learns (loss_mask is set) as text. '|' separates runs of such tokens.
+// Returns the learnt tokens of a row (loss_mask is 1) as text. '|' separates runs of such tokens.
 inline std::string learnt_text(const text::Tokenizer& tokenizer, const TokenRow& row) {
   std::string text;
   for (size_t i = 0; i < row.tokens.size(); ++i) {
@@ -116,7 +116,7 @@ inline IngestOptions ingest_options(const fs::path& source, const fs::path& targ
   return options;
 }
 
-// Returns the message of the error of this kind that ends `data ingest`, or "accepted" if none does.
+// Returns the message of the error of this kind that `data ingest` ends with, or "accepted" if it succeeds.
 inline std::string error_of(const IngestOptions& options, ErrorKind kind = ErrorKind::kData) {
   try {
     ingest(options, {});

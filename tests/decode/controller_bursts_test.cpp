@@ -1,6 +1,7 @@
-// Simulates the controller of K on recorded costs with bursts: 1 to 16 answers of 128 tokens that begin together and
-// end one after the other. The figure compared is the time until the last answer of a burst ends. One engine answers
-// bursts of all sizes, mixed, from its first step on, so the time that the controller spends learning counts.
+// Simulates the controller of K with recorded costs under bursts: 1 to 16 answers of 128 tokens that begin together and
+// end one after the other. The compared figure is the time until the last answer of a burst ends. Each simulated engine
+// serves bursts of all sizes, mixed, from its first step on. The figure therefore includes the time that the controller
+// needs to learn the costs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,8 +36,8 @@ struct Machine {
   double draft_pass(int answers) const { return draft + draft_per_answer * answers; }
 };
 
-// First machine: measured by the server itself with a target of 93 M weights in bf16 and a draft of 0.3 M, on two
-// threads. Second machine: the figures by number of rows in docs/benchmarks.md, on one thread.
+// First machine: measured in the server with a target of 93 M weights in bf16 and a draft of 0.3 M, on two threads.
+// Second machine: the figures by number of rows in docs/benchmarks.md, on one thread.
 const std::array<Machine, 2> kMachines = {
     Machine{"AVX-512",
             {{1, 5.9},
@@ -61,21 +62,21 @@ const std::array<Machine, 2> kMachines = {
     Machine{
         "AVX2", {{1, 1.25}, {2, 1.52}, {3, 1.76}, {4, 2.23}, {5, 2.63}, {8, 4.0}, {16, 7.73}, {144, 67}}, 0.01, 0.006}};
 
-// Describes how other processes on the machine slow passes down. In addition, each recorded time varies by about a
+// How much other processes on the machine slow passes down. In addition, each recorded time varies randomly by about a
 // tenth.
 struct Weather {
   // Standard deviation of x in the factor e^x by which all passes slow down for about 25 steps.
   double wander = 0;
-  // Standard deviation of x in the factor (rows / 12)^x by which passes slow down for about 100 steps, because
-  // neighbours take bandwidth or arithmetic units.
+  // Standard deviation of x in the factor (rows / 12)^x by which passes slow down for about 100 steps, because other
+  // processes use memory bandwidth or arithmetic units.
   double tilt = 0;
   double hiccups = 0;  // probability per step that the next four passes take twice as long
 };
 
-// A simulated server with a draft, and what its controller of K has learnt.
+// A simulated server with a draft, and what its controllers of K have learned.
 struct Server {
   const Machine& machine;
-  double overlap;  // mean over answers; within an answer, runs of tokens have almost full or little overlap
+  double overlap;  // mean over answers; within an answer, runs of tokens have an overlap of almost 1 or almost 0
   Weather weather = {};
   int fixed_k = -1;
   uint64_t seed = 1;
@@ -83,8 +84,8 @@ struct Server {
   OverlapMean seen = OverlapMean();
   int plain_owed = -1;
   uint64_t steps = 0, bursts = 0;
-  // The logarithm of the factor of Weather::wander. The times that step() returns exclude this factor, but include the
-  // tilt and hiccups; the times that the cost model is given include all three.
+  // The logarithm of the factor of Weather::wander. The times that step() returns exclude this factor, but include
+  // those of tilt and hiccups. The times that the cost model gets include all three.
   double pace = 0;
   double tilt = 0;
   int slow = 0;  // passes left in a hiccup
@@ -198,9 +199,9 @@ TEST(ControllerBursts, NeverALossAndNearTheBestFixedK) {
     }
 }
 
-// Simulates disturbances that can mislead the cost model: the cost ratio of a pass with many rows to one with few
-// changes slowly, or all passes are slow for a moment. Plain decoding is simulated with the same disturbances instead
-// of computed, so this test needs more servers and a looser bound.
+// Simulates disturbances that can mislead the cost model. In one, the cost of a pass with many rows relative to a pass
+// with few rows changes slowly. In another, all passes are slow for a short time. Plain decoding is simulated with the
+// same disturbances instead of computed, so this test needs more servers and a looser bound.
 TEST(ControllerBursts, HardlyALossInBadWeather) {
   constexpr uint64_t kServers = 12;
   for (const Weather& weather :

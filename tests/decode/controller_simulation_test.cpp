@@ -1,5 +1,5 @@
-// Simulates the controller of K with modelled costs on an engine that answers without end, and compares the speed with
-// plain decoding and every fixed K.
+// Simulates the controller of K with modelled costs on an engine under constant load, and compares the speed with plain
+// decoding and with every fixed K.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,9 +11,9 @@
 namespace specdec::decode {
 namespace {
 
-// An engine that answers without end, with modelled costs: passes are memory-bound up to `knee` rows and compute-bound
-// beyond. The overlap of a drafted token is either almost 1 or almost 0, so that a few steps say little about the mean.
-// The unit of time is about a plain pass of one sequence.
+// An engine under constant load, with modelled costs: passes are memory-bound up to `knee` rows and compute-bound
+// beyond. The overlap of a drafted token is either almost 1 or almost 0, so that a few steps tell little about the
+// mean. The unit of time is about one plain pass of one sequence.
 struct Traffic {
   int batch;
   double overlap;      // mean overlap of drafted tokens
@@ -22,7 +22,7 @@ struct Traffic {
   int answer = 200;  // tokens per answer
   int fixed_k = -1;
   // Standard deviation of x in the factor e^x by which all passes slow down for about 25 steps. In addition, each pass
-  // has a factor of its own, whose x has half this standard deviation.
+  // has its own such factor, whose x has half this standard deviation.
   double wander = 0;
 
   struct Answer {
@@ -34,9 +34,9 @@ struct Traffic {
   int plain_owed = -1;
   std::vector<Answer> answers = {};
   uint64_t steps = 0;
-  double pace = 0;  // x of the factor of `wander`; the following times exclude that factor
+  double pace = 0;  // x in the factor e^x of `wander`; the seconds below exclude this factor
   double seconds = 0, tokens = 0, probe_seconds = 0;
-  int drafting = 0;  // sequences that drafted in the last step
+  int drafting = 0;  // number of sequences that drafted in the last step
 
   double pass(double rows) const { return std::max(1.0, rows / knee) + 0.003 * rows; }
   double plain() const { return batch / pass(batch); }
@@ -110,14 +110,14 @@ TEST(ControllerSimulation, IsAsFastAsPlainAndAsTheBestFixedK) {
           const std::string where = "overlap " + std::to_string(overlap) + ", batch " + std::to_string(batch) +
                                     ", draft cost " + std::to_string(draft) + ", answers of " + std::to_string(answer);
           EXPECT_GE(t.speed(), 0.97 * t.plain()) << where;
-          // A draft with a speed-up below 1.2 is sometimes given up by chance until the next probe, hence the looser
-          // bound.
+          // The bound is looser for a draft with a speed-up below 1.2, because the controller sometimes stops drafting
+          // by chance until the next probe.
           EXPECT_GE(t.speed(), (t.best_fixed() > 1.2 * t.plain() ? 0.95 : 0.93) * t.best_fixed()) << where;
         }
 }
 
 // The costs of different K are measured at different times. If the machine's speed drifts, a K must not seem cheap only
-// because it was measured at a fast time.
+// because it was measured while the machine was fast.
 TEST(ControllerSimulation, AWanderingPaceIsNoReasonToDraftOrNot) {
   for (const double overlap : {0.85, 0.75, 0.6})
     for (const int batch : {4, 8, 16, 32})

@@ -52,7 +52,7 @@ TEST(CostModel, UnknownUntilMeasured) {
   EXPECT_FALSE(costs.ready());
   costs.record_target(1, 1, 2.0);
   EXPECT_TRUE(std::isnan(costs.draft_cost(1)));
-  EXPECT_TRUE(costs.is_stale(1, 1));  // one sample is not enough, since first calls are slow
+  EXPECT_TRUE(costs.is_stale(1, 1));  // one sample is not enough, because first calls are slow
   costs.record_target(1, 1, 2.0);
   EXPECT_FALSE(costs.is_stale(1, 1));
   costs.record_draft(1, 0.5);
@@ -73,7 +73,7 @@ TEST(CostModel, InterpolatesRows) {
 }
 
 // The cost of a pass depends mostly on its number of rows, not on the number of sequences. A batch size without samples
-// is therefore estimated from the passes of other batch sizes, and one with samples mostly from its own passes.
+// is therefore estimated from other batch sizes; one with samples is estimated mostly from its own passes.
 TEST(CostModel, BatchSizesKnowOfEachOther) {
   CostModel costs;
   for (int i = 0; i < 20; ++i)
@@ -94,7 +94,7 @@ TEST(CostModel, BatchSizesKnowOfEachOther) {
   EXPECT_LT(costs.target_doubt(4, 8), 0.03);
 }
 
-// A predicted gain that is smaller than the uncertainty of the measured costs is no reason to leave plain decoding.
+// A predicted gain that is smaller than the uncertainty of the measured costs is no reason to start drafting.
 TEST(Controller, AGainWithinWhatCostsErrIsNone) {
   CostModel costs;
   const auto measure = [&](int times) {
@@ -125,7 +125,7 @@ TEST(CostModel, ShrugsOffOutliersAndNonsense) {
   costs.record_target(1, 1, 1000.0);
   for (const double bad : {0.0, -1.0, std::nan(""), HUGE_VAL}) costs.record_target(1, 1, bad);
   // The outlier was clipped and attributed mostly to the machine's speed at that moment, so it hardly changes the ratio
-  // of one cost to another.
+  // between two costs.
   EXPECT_NEAR(costs.verify_seconds(1, 0), 1.1, 0.01);
   costs.record_target(1, 3, 1.1 * 1.1);  // the outlier hardly affects this ratio
   EXPECT_NEAR(costs.verify_cost(1, 2), 1.1, 0.05);
@@ -168,9 +168,9 @@ TEST(CostModel, AShorterPassThatMetABusyMomentIsNotBelieved) {
   EXPECT_DOUBLE_EQ(costs.verify_seconds(1, 0), 1.0);
 }
 
-// Requests differ in what their passes cost besides rows (grammars, log-probabilities), so passes of more rows may
-// always be cheaper than passes of fewer. After random mixtures of such passes, every estimate must still be within a
-// factor of 40 of the times that were measured.
+// The cost of a pass also depends on the request (grammars, log-probabilities). Passes of more rows may therefore
+// always be cheaper than passes of fewer rows. After random mixtures of such passes, every estimate must still be
+// within a factor of 40 of the measured times.
 TEST(CostModel, EstimatesStayNearWhatWasMeasured) {
   PhiloxStream random(11, 0);
   const auto between = [&](int low, int high) { return low + static_cast<int>(random.below(high - low + 1)); };
@@ -202,8 +202,8 @@ TEST(CostModel, EstimatesStayNearWhatWasMeasured) {
   }
 }
 
-// Sequences of a batch may draft different numbers of tokens, so the rows per sequence of a pass may be a fraction.
-// Such a pass must not count as a pass with the next whole number of rows per sequence.
+// Sequences of a batch may draft different numbers of tokens, so the rows per sequence of a pass may be a fraction such
+// as 2.5. Such a pass must not count as a pass with 3 rows per sequence.
 TEST(CostModel, PassesOfUnevenRows) {
   CostModel costs;
   for (int i = 0; i < 50; ++i) {
@@ -226,8 +226,8 @@ TEST(Controller, ATreeIsVerifiedAtTheNodesOfTheDepthChosen) {
   EXPECT_TRUE(stops(tree, {0.9}, 1, 1)) << "the next level costs 1.95 passes";
 }
 
-// A draft that must prefill a long prompt pays only over a long answer. With n sequences at once, the answer must be n
-// times as long.
+// If a draft must prefill a long prompt, drafting pays only for a long answer. With n sequences at once, the answer
+// must be n times as long.
 TEST(Controller, AShortAnswerDoesNotPayForALongPrompt) {
   CostModel costs;
   for (const int batch : {1, 4})
@@ -293,7 +293,7 @@ TEST(Controller, TheScheduleHoldsUntilCostsAreMeasured) {
 }
 
 TEST(Controller, MaximisesPredictedSpeedup) {
-  // expected_overlap is the prior at every position, so the best K follows from the formula alone.
+  // expected_overlap() is the prior at every position, so the best K follows from the formula alone.
   for (const double alpha : {0.3, 0.6, 0.8, 0.95})
     for (const double draft : {0.02, 0.1, 0.4}) {
       World w;
@@ -340,8 +340,7 @@ TEST(Controller, RandomDraftIsSwitchedOffAndAGoodOneFoundAgain) {
 }
 
 TEST(Controller, APromisingProbeIsFollowedUpAtOnce) {
-  // The overlap that the controller has seen for 200 steps before the draft improves. Drafting paid at 0.4 and did not
-  // at 0.02.
+  // `before` is the overlap in the 200 steps before the draft improves. At 0.4 drafting paid, at 0.02 it did not.
   for (const double before : {0.4, 0.02}) {
     World w;
     w.overlap = before;
@@ -372,8 +371,8 @@ TEST(Controller, FollowsChangingCosts) {
   EXPECT_GT(back, cheap);
 }
 
-// While the machine was busy, passes with many rows were measured as slow. The controller then chose K = 1, with which
-// such passes would never be measured again.
+// While the machine was busy, passes with many rows were measured as slow. The controller then chose K = 1, so no later
+// pass had as many rows and corrected the measurement.
 TEST(Controller, OldFiguresOfLongerPassesAreRenewed) {
   World w;
   w.overlap = 0.8;
@@ -419,7 +418,7 @@ TEST(Controller, StopsWhereConfidenceSaysThatNoMoreWillBeKept) {
   w.draft = 0.3;
   KController controller({}, &w.costs);
   w.run(controller, 10);
-  // Teaches the controller that tokens of which the draft is sure are accepted, and others are not.
+  // Teaches the controller that drafted tokens with high confidence are accepted, and others are not.
   for (int i = 0; i < 60; ++i) {
     controller.choose_k(1);
     controller.observe(2, 1, {0.8, 0.6}, std::vector<double>{0.95, 0.1}, std::vector<double>{0.97, 0.05});
@@ -467,8 +466,8 @@ TEST(Controller, WithoutCostsAssumesACheapDraft) {
   EXPECT_EQ(none.choose_k(1), 0);
 }
 
-// The draft predicts some sequences of a batch well and the others badly. A pass of the draft takes the same time for
-// one sequence as for all, so a sequence drafts only as deep as enough of the others do.
+// The draft predicts some sequences of a batch well and others badly. A draft pass takes as long for one sequence as
+// for all, so a sequence drafts only as deep as enough other sequences do.
 TEST(Controller, NeighboursShareTheDraftsPasses) {
   World w;
   for (int i = 0; i < 3; ++i)

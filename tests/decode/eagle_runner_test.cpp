@@ -1,5 +1,5 @@
-// Runs EAGLE-3 heads behind the step with a small target: greedy text equals plain text, whatever K, tree and batch,
-// and a draft keeps drafting through copied prompts, reused prefixes, preemption and full caches.
+// Runs EAGLE-3 heads as drafts of a small target. Greedy text must equal plain decoding for every K, tree and batch.
+// The draft must still draft after copied prompts, reused prefixes, preemption and full caches.
 #include "engine/decode/runners/eagle_runner.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ model::DecoderConfig small_config() {
   return c;
 }
 
-// A target with sharp predictions, and a head that starts from the target's output matrix.
+// A target with sharp predictions, and a head whose lm_head is the target's.
 struct EagleRunner : ::testing::Test {
   EagleRunner() {
     model::Decoder decoder = model::random_decoder(small_config(), 1, at::kCPU, at::kFloat);
@@ -37,7 +37,7 @@ struct EagleRunner : ::testing::Test {
     head = std::make_shared<const model::EagleHead>(std::move(made));
     make(0);
   }
-  // Makes the runners anew, with caches of this many tokens each; 0: without a limit.
+  // Recreates the runners, with caches of this many tokens each; 0: no limit.
   void make(int64_t tokens) {
     const auto bytes = [&](const model::DecoderConfig& c) {
       return tokens * model::KvCache::bytes_per_token(c, at::kFloat);
@@ -97,7 +97,7 @@ TEST_F(EagleRunner, GreedyTextIsPlainText) {
   }
 }
 
-// The target's pass and the reuse of drafted states must agree between sequences of one batch.
+// The target's pass and the reuse of drafted states must not mix up the sequences of a batch.
 TEST_F(EagleRunner, Batches) {
   std::vector<std::vector<int32_t>> expected;
   for (int32_t i = 0; i < 3; ++i) expected.push_back(plain(prompt_of(5 + 3 * i, i)));
@@ -120,7 +120,8 @@ TEST_F(EagleRunner, Batches) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(sequences[i]->tokens(), expected[i]) << i;
 }
 
-// What the draft gives after a text must not depend on how it came to read the text.
+// The draft's first logits after a text, which after() computes. They must not depend on the way in which the draft
+// read the text.
 struct FirstDraft {
   std::vector<float> logits;
   int drafted;
@@ -151,7 +152,7 @@ TEST_F(EagleRunner, ReusedPrefixesGiveTheSameDrafts) {
   EXPECT_GE(target->cache_counts().found_tokens, 128);
   EXPECT_EQ(pieces.drafted, 2);
   for (size_t i = 0; i < fresh.logits.size(); ++i) EXPECT_NEAR(fresh.logits[i], pieces.logits[i], 1e-4) << i;
-  // A text that differs in its first token alone shares nothing.
+  // A text that differs only in its first token shares no cached block.
   std::vector<int32_t> other = text;
   other[0] = (other[0] + 1) % 40;
   const int64_t before = draft->cache_counts().found_tokens;
@@ -159,8 +160,8 @@ TEST_F(EagleRunner, ReusedPrefixesGiveTheSameDrafts) {
   EXPECT_EQ(draft->cache_counts().found_tokens, before);
 }
 
-// The target has blocks of a text that its draft has not: the target passes the text again, so that the draft can
-// draft.
+// The target has cached blocks of a text for which the draft has none. The target must then run the text again, so that
+// the draft gets the hidden states that it needs.
 TEST_F(EagleRunner, TheTargetReusesNoMoreThanItsDraft) {
   make(1024);
   const std::vector<int32_t> text = prompt_of(150);
@@ -187,7 +188,7 @@ TEST_F(EagleRunner, CopiedPromptsAndPreemption) {
   while (stepper.pending_prefill(second) > 0) stepper.prefill(second, 16);
   stepper.step(both);
   EXPECT_EQ(second.outcome().drafted, 2);
-  stepper.close(first);  // preempted, and read again
+  stepper.close(first);  // preempted, then prefilled again
   stepper.open(first);
   while (stepper.pending_prefill(first) > 0) stepper.prefill(first, 16);
   stepper.step(one);
@@ -199,7 +200,7 @@ TEST_F(EagleRunner, CopiedPromptsAndPreemption) {
   EXPECT_EQ(second.tokens(), expected);
 }
 
-// With K = 0 for a while the draft falls behind; it reads along now and then, and drafts again at once.
+// While K = 0 the draft still processes new text from time to time, so that it can draft again immediately.
 TEST_F(EagleRunner, ADraftThatPausesFallsNotFarBehind) {
   const std::vector<int32_t> prompt = prompt_of(9);
   Stepper stepper(*target, draft.get());
@@ -260,7 +261,7 @@ TEST_F(EagleRunner, AHeadOnTrialScoresWhatItWouldDraft) {
   stepper.close(s);
 }
 
-// A trial begins and ends while the target runs.
+// A draft's trial (as shadow draft) begins and ends while the target runs.
 TEST_F(EagleRunner, ATrialMayEndWhileItsTargetRuns) {
   Stepper stepper(*target, draft.get());
   Sequence s(stepper, request(prompt_of(11)), drafting({.k = 2}));

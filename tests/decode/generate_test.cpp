@@ -32,7 +32,7 @@ TEST_F(Generate, EndsByLength) {
 
 TEST_F(Generate, CutsAfterEosButCountsWhatWasAccepted) {
   const std::vector<int32_t> text = run(0).tokens;
-  // Finds the first position whose token did not occur before and which lies inside a block of five.
+  // Finds a position inside a block of five whose token did not occur before in the text.
   size_t at = 0;
   for (size_t i = 1; i < text.size() && at == 0; ++i)
     if (i % 5 < 3 && std::find(text.begin(), text.begin() + static_cast<ptrdiff_t>(i), text[i]) ==

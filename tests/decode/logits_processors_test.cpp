@@ -51,8 +51,8 @@ void expect_reference(LogitsProcessorState& state, const LogitsProcessors& rules
   }
 }
 
-// After every operation of a long random walk of pushes, pops, rewinds and commits, the state equals what counting the
-// whole text gives.
+// Makes a long random walk of pushes, pops, rewinds and commits. After every operation the state must equal the state
+// that is computed from the whole text.
 TEST(LogitsProcessors, StateFollowsEveryPushAndPop) {
   const LogitsProcessors rules = busy_rules();
   const toy::Tokens prompt = {1, 9, 9};
@@ -146,7 +146,7 @@ TEST(LogitsProcessors, WhatEndsAnAnswerWaitsForItsMinimum) {
   EXPECT_FALSE(rules.any()) << "nothing could end the answer";
   rules.stop_ids = {1, 3};
   EXPECT_TRUE(rules.any());
-  LogitsProcessorState state(rules, toy::Tokens{0, 0, 0});  // the prompt does not count
+  LogitsProcessorState state(rules, toy::Tokens{0, 0, 0});  // tokens of the prompt do not count
   const auto waits = [&state] {
     std::vector<float> logits(5, 0.f);
     EXPECT_EQ(state.apply(logits), Applied::kDone);
@@ -173,7 +173,7 @@ TEST(LogitsProcessors, SaysWhenNoTokenIsLeft) {
   std::vector<float> two(2, 1.f), three(3, 1.f);
   EXPECT_EQ(state.apply(two), Applied::kNoTokenLeft);
   EXPECT_EQ(state.apply(three), Applied::kDone);
-  LogitsProcessors ends;  // every token that is allowed would end the answer too early
+  LogitsProcessors ends;  // every allowed token would end the answer too early
   ends.allowed_ids = ends.stop_ids = {0, 1};
   ends.min_tokens = 1;
   LogitsProcessorState too_early(ends, toy::Tokens{0});
@@ -184,7 +184,7 @@ TEST(LogitsProcessors, SaysWhenNoTokenIsLeft) {
   EXPECT_EQ(state.apply(broken), Applied::kDone) << "NaN is the sampler's to report";
 }
 
-// Draft and target ask for the same mask, so it is computed once, and again only after a different token was pushed.
+// Draft and target request the same mask. The mask is computed once, and again only after a different token was pushed.
 TEST(LogitsProcessors, MasksAreComputedOncePerPositionAndToken) {
   struct Counting final : Constraint {
     explicit Counting(int& n) : calls(n) {}
@@ -223,7 +223,7 @@ TEST(LogitsProcessors, MasksAreComputedOncePerPositionAndToken) {
   EXPECT_EQ(calls, 5);
 }
 
-// Allows every token. Fails for good where its mask is asked for after token 9, and after 5 masks.
+// Allows every token. Fails permanently after 5 masks, or if a mask is requested after token 9.
 struct Fragile final : Constraint {
   MaskState allowed(std::span<uint32_t> bits) override {
     failed |= (!tokens.empty() && tokens.back() == 9) || ++masks > 5;
@@ -305,8 +305,8 @@ TEST(LogitsProcessors, RangesAreChecked) {
   refused("min_tokens", [](LogitsProcessors& r) { r.min_tokens = -1; });
 }
 
-// Finite logits stay finite and forbidden ones forbidden, at the ends of every range and beyond the repetition
-// penalties that validate() accepts.
+// Uses values at the ends of every range, and repetition penalties beyond the range that validate() accepts. Finite
+// logits must stay finite, and forbidden tokens must stay forbidden.
 TEST(LogitsProcessors, LeaveFiniteLogitsFiniteAtEveryExtreme) {
   constexpr float most = std::numeric_limits<float>::max(), tiny = std::numeric_limits<float>::denorm_min();
   for (const double repetition : {5e-324, 1e-60, 1e-38, 0.01, 1.0, 2.0})

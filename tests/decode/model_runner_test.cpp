@@ -1,6 +1,6 @@
-// Tests with real models that greedy speculation equals plain decoding, and that sampled acceptance equals what an
-// independent implementation measured (shared/data/README.md: stories260K drafted by llama2xs-279K, K = 6, T = 1: 2.73
-// tokens per step, conditional acceptance 0.63 … 0.71).
+// Tests with real models. Greedy speculation must equal plain decoding. Sampled acceptance must equal the values
+// measured with an independent implementation: stories260K drafted by llama2xs-279K, K = 6, T = 1 gives 2.73 tokens per
+// step and conditional acceptance of 0.63 … 0.71 (data/README.md in SPECDEC_SHARED).
 #include "engine/decode/runners/model_runner.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ std::shared_ptr<const model::Decoder> load(const std::string& name, at::ScalarTy
   return std::make_shared<const model::Decoder>(model::load_decoder(models() / name, at::kCPU, dtype));
 }
 
-// Returns the softmax at every position of a text.
+// Returns the softmax distributions after every position of a text, [length, V].
 at::Tensor distributions(CausalModel& model, const std::vector<int32_t>& text) {
   LogitRows rows;
   const SequenceId id = model.open();
@@ -58,7 +58,8 @@ struct RealModels : ::testing::Test {
   SystemClock clock;
 };
 
-// A fork shares blocks until it writes to them; both sequences then continue as if the other did not exist.
+// A fork shares blocks until one of the two sequences writes to them. Both sequences then continue as if the other did
+// not exist.
 TEST_F(RealModels, AForkIsTheSequenceItCameFrom) {
   LogitRows rows;
   const std::vector<int32_t> prompt = {1, 403, 407, 261, 378, 30, 12}, other = {99, 5}, same = {12};
@@ -91,8 +92,8 @@ TEST_F(RealModels, GreedyIsTheSameTextForEveryK) {
   EXPECT_EQ(run(-1, 0, 0, 256, VerifyRule::kToken, &costs).tokens, plain.tokens);
 }
 
-// int8 weights are a different model, close to the one they were made from. Speculation is exact for this model, and as
-// a draft it is accepted about as often.
+// An int8 model differs slightly from the model that it was quantised from. Speculation with an int8 target is exact
+// for the int8 model, and an int8 draft is accepted about as often as the original.
 TEST_F(RealModels, Int8IsExactAndAcceptsAsMuch) {
   std::vector<int32_t> text = {1};
   for (uint64_t seed = 1; seed <= 2; ++seed) {
@@ -112,7 +113,7 @@ TEST_F(RealModels, Int8IsExactAndAcceptsAsMuch) {
   RecordProperty("overlap_of_target_and_int8_target", std::to_string(kept));
   EXPECT_NEAR(int8, wide, 0.01);
   EXPECT_GT(kept, 0.98);
-  EXPECT_LT(kept, 0.9999);  // proves that it was quantised
+  EXPECT_LT(kept, 0.9999);  // proves that the target was quantised
   const GenerateResult plain = run(0, 0, 0, 200);
   for (int k = 1; k <= 8; ++k) EXPECT_EQ(run(k, 0, 0, 200).tokens, plain.tokens) << "K=" << k;
 }
@@ -137,7 +138,7 @@ TEST_F(RealModels, TreesGiveTheSameTextAndKeepMore) {
 }
 
 // Makes a random model whose weights are scaled up, so that its predictions are sharp. `border` is the original context
-// of a longrope, 0 for a plain rope. `cache_blocks` limits the cache; 0 means as many blocks as needed.
+// length of a longrope; 0 means a plain rope. `cache_blocks` limits the cache; 0 means no limit.
 std::unique_ptr<CausalModel> make_random(uint64_t seed, int64_t border, int64_t cache_blocks = 0) {
   model::DecoderConfig c;
   c.model_type = "llama";
@@ -172,8 +173,8 @@ std::vector<float> read(CausalModel& model, SequenceId id, std::span<const int32
 
 constexpr int64_t kBlock = model::BlockPool::kTokens;
 
-// A prompt that the same tenant has cached is not prefilled again and gives bit-identical logits, on both sides of the
-// border of a longrope and without one.
+// A prompt that the same tenant has cached is not prefilled again and gives bit-identical logits, with a plain rope and
+// on both sides of the border of a longrope.
 TEST(ModelRunner, APromptReadBeforeIsAdopted) {
   for (const int64_t border : {int64_t{0}, kBlock / 2, 2 * kBlock + 30}) {
     const auto model = make_random(1, border, 20), plain = make_random(1, border);
@@ -215,7 +216,7 @@ TEST(ModelRunner, APromptReadBeforeIsAdopted) {
   }
 }
 
-// A pass that does not fit leaves every cache as it was. Sequences that end free memory, and blocks kept from them are
+// A pass that does not fit leaves every cache unchanged. Closed sequences free memory, and their cached blocks are
 // reused.
 TEST(ModelRunner, AFullCacheRefusesThePassAsAWhole) {
   for (const int64_t border : {int64_t{0}, kBlock + 10}) {
@@ -243,12 +244,12 @@ TEST(ModelRunner, AFullCacheRefusesThePassAsAWhole) {
     EXPECT_EQ(read(*model, b, all.subspan(kBlock + 1, 19)), expected);
     model->close(a);
     EXPECT_GT(model->cache_counts().kept_bytes, 0);
-    read(*model, b, all.subspan(kBlock + 20));  // into the block that was kept from the other sequence
+    read(*model, b, all.subspan(kBlock + 20));  // writes into a block that was kept when the other sequence closed
     EXPECT_EQ(model->length(b), 3 * kBlock);
     // A fork takes no memory until it writes after a partly filled block.
     model->truncate(b, 2 * kBlock + 5);
     const SequenceId fork = model->fork(b, 2 * kBlock + 1);
-    if (border != 0) continue;  // a fork whose text may be rescaled needs room for all of it
+    if (border != 0) continue;  // a fork whose text may be rescaled needs room for the whole text
     read(*model, fork, all.subspan(2 * kBlock + 1, 1));
     EXPECT_THROW(read(*model, model->fork(b, 1), all.subspan(1, 1)), CacheFull);
     EXPECT_THROW(make_random(1, 0, -1), Error);
@@ -284,7 +285,7 @@ TEST(ModelRunner, AStepAdoptsPromptsForBothModels) {
     EXPECT_EQ(text(*target, *draft, tenant, words(kBlock + 9), tree), expected);
     EXPECT_EQ(found(*target), before_target + kBlock);
     EXPECT_EQ(found(*draft), before_draft + kBlock);
-    // The next turn of a conversation reuses the cached answer too.
+    // The next turn of a conversation also reuses the cached answer.
     EXPECT_EQ(text(*target, *draft, tenant, expected, tree), text(*plain_target, *plain_draft, 0, expected, tree));
     EXPECT_EQ(found(*target), before_target + 3 * kBlock);
     EXPECT_EQ(found(*draft), before_draft + 3 * kBlock);

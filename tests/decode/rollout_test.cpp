@@ -49,7 +49,7 @@ TEST(Rollout, AnswersDoNotDependOnTheNeighbours) {
 }
 
 TEST(Rollout, StopsAtEosAndCountsWhatWasEmitted) {
-  // Token 2 is certain after token 1, and token 1 after any other token.
+  // Token 2 is certain after token 1, and token 1 is certain after any other token.
   const Model::Logits logits = [](std::span<const int32_t> x, std::span<float> l) {
     std::fill(l.begin(), l.end(), -30.f);
     l[x.back() == 1 ? 2 : 1] = 30.f;
@@ -61,7 +61,7 @@ TEST(Rollout, StopsAtEosAndCountsWhatWasEmitted) {
   const std::vector<TokenRow> data = {prompt_row("a", "", {0})};
   const auto out = roll_out(target, &draft, data, o);
   EXPECT_EQ(out[0].tokens, (std::vector<int32_t>{1, 2}));
-  EXPECT_EQ(out[0].counts.accepted, 3);  // counted before the cut
+  EXPECT_EQ(out[0].counts.accepted, 3);  // counted before the answer was cut
   EXPECT_EQ(out[0].counts.emitted, 2);
 }
 

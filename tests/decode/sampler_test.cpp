@@ -117,7 +117,8 @@ TEST(Sampler, TiesKeepTheLowerIds) {
   EXPECT_EQ(kept(run({1, 3, 3, 3, 0}, {.top_k = 2})), (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(kept(run(std::vector<float>(6, 0.f), {.top_p = 0.5})), (std::vector<int32_t>{0, 1, 2}));
   EXPECT_EQ(kept(run({1, 7, 7}, {.temperature = 0})), (std::vector<int32_t>{1}));
-  // For large k, too, the smallest ids are kept, although the sampler then uses a selection instead of a heap.
+  // Among equal values the smallest ids are kept, also for large k, for which the sampler uses a selection instead of a
+  // heap.
   EXPECT_EQ(kept(run(std::vector<float>(600, 1.f), {.top_k = 300})).back(), 299);
   EXPECT_EQ(argmax(std::vector<float>{2, 5, 5}), 1);
 }
@@ -132,8 +133,8 @@ TEST(Sampler, OptionsAtTheirEnds) {
   EXPECT_EQ(run({3.f}, {}), (std::vector<float>{1}));
 }
 
-// Any finite logits with any options give a distribution, even at temperatures far below what the checks of flags and
-// requests allow.
+// Any finite logits with any options give a distribution, even at temperatures far below the limits that flags and
+// requests are checked against.
 TEST(Sampler, IsADistributionAtEveryExtreme) {
   constexpr float most = std::numeric_limits<float>::max(), tiny = std::numeric_limits<float>::denorm_min();
   const std::vector<std::vector<float>> rows = {
@@ -179,7 +180,7 @@ TEST(Sampler, DrawInvertsTheCdf) {
   EXPECT_EQ(draw(weights, 0.2501), 3);
   EXPECT_EQ(draw(weights, 1 - 1e-16), 3);
   EXPECT_THROW(draw(std::vector<float>{0, 0}, 0.5), Error);
-  // Rounding never selects a token without weight.
+  // Despite rounding, a token with weight 0 is never drawn.
   std::vector<float> many(100000, 1e-7f);
   many.push_back(0);
   EXPECT_LT(draw(many, 1 - 1e-16), 100000);

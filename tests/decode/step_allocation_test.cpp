@@ -1,4 +1,4 @@
-// After a few steps, a step allocates no memory except the logits of its forward passes.
+// Tests that, after the first few steps, a step allocates no memory except the logits of its forward passes.
 #include <gtest/gtest.h>
 
 #include <deque>

@@ -1,4 +1,4 @@
-// Fixtures for tests of Stepper::step: a sequence over toy models, and a check of the caches of both models.
+// Fixtures for tests of Stepper::step(): a sequence over toy models, and a check of the caches of both models.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -40,8 +40,8 @@ inline void expect_caches(const toy::Model& target, const toy::Model& draft, con
       << "the draft's cache is no prefix of the text";
 }
 
-// Returns the logits of a draft whose likeliest token is the target's unless the last token is a multiple of 3, so that
-// some steps accept every drafted token and some none.
+// Returns the draft's logits. Their arg max is the target's, unless the last token is a multiple of 3, so that some
+// steps accept every drafted token and some none.
 inline toy::Model::Logits mostly_right(toy::Model::Logits target) {
   return [target](std::span<const int32_t> context, std::span<float> logits) {
     target(context, logits);

@@ -1,4 +1,4 @@
-// Tests the step when texts are prefilled in pieces, closed and prefilled again, and when caches are full.
+// Tests steps with full caches, and steps of sequences that are prefilled in pieces, or closed and prefilled again.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -8,8 +8,8 @@
 namespace specdec::decode {
 namespace {
 
-// A text that is prefilled in pieces, and closed and prefilled again between steps, continues with the same tokens as
-// an undisturbed one, and no random draw is lost.
+// A text is prefilled in pieces, and closed and prefilled again between steps. It must continue with the same tokens as
+// an uninterrupted text, and no random draw may be lost.
 TEST(StepRoom, OpenedReadAndClosedInPiecesIsTheSameText) {
   for (const double temperature : {0.0, 1.0}) {
     toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(2));
@@ -36,7 +36,8 @@ TEST(StepRoom, OpenedReadAndClosedInPiecesIsTheSameText) {
   }
 }
 
-// The prefill of a draft is spread over several steps, which decode plainly meanwhile.
+// A draft far behind its text prefills a part of it in each of several steps. The sequence is decoded without the draft
+// in these steps.
 TEST(StepRoom, ADraftFarBehindReadsSoMuchAStep) {
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(1));
   Stepper stepper(target, &draft);
@@ -123,8 +124,8 @@ TEST(StepRoom, AloneItGivesUpItsDeepestLevelsAndThenTheStep) {
   }
 }
 
-// If the draft's cache has no room for a sequence, the draft closes its cache of the sequence, which then does not
-// draft for some steps. This does not count as a failure.
+// If the draft's cache has no room for a sequence, the sequence's draft cache is closed, and nothing is drafted for the
+// sequence in the next steps. This does not count as a failure.
 TEST(StepRoom, ADraftWithoutRoomRestsAndComesBack) {
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(1));
   Stepper alone(target, nullptr), stepper(target, &draft);

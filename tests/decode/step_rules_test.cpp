@@ -1,4 +1,4 @@
-// Tests a request's logits processors through the whole step: dead ends, log-probabilities, rolled-back state.
+// Tests a request's logits processors in whole steps: dead ends, log-probabilities, and states that are rolled back.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,8 @@ namespace {
 
 constexpr int64_t kTokens = 10;
 
-// A sequence with logits processors. `logprobs` sets RequestOptions::logprobs, and prompt_logprobs with it.
+// A sequence with logits processors. `logprobs` sets RequestOptions::logprobs; if it is not negative, prompt_logprobs
+// is set too.
 struct Ruled {
   Ruled(Stepper& stepper, toy::Tokens prompt, LogitsProcessors rules, int k, SamplingOptions sampling,
         int64_t max_tokens = 24, int logprobs = -1)
@@ -30,8 +31,8 @@ struct Ruled {
   Sequence s;
 };
 
-// Returns logits with which both models say 0, 1, 2, … 9, 0 (each almost certain), except that the draft is wrong after
-// a 3.
+// Returns logits with which both models produce 0, 1, 2, … 9, 0 (each almost certain), except that the draft is wrong
+// after a 3.
 toy::Model::Logits counting(bool draft) {
   return [draft](std::span<const int32_t> context, std::span<float> logits) {
     toy::random_logits(4, 0.5)(context, logits);
@@ -62,7 +63,7 @@ TEST_F(RuledSteps, GreedyTextIsThePlainOneForEveryK) {
     EXPECT_EQ(r.s.tokens(), plain) << "K=" << k;
     EXPECT_GT(r.s.counts().accepted, k > 0 ? 5 : -1) << "the draft follows the same rules";
   }
-  // The text differs from the one without the processors.
+  // Checks that the processors change the text: the text without them is different.
   Ruled free(stepper, {1, 2}, {}, 3, {.temperature = 0}, 40);
   stepper.start(free.s);
   Sequence* const batch[] = {&free.s};
@@ -101,8 +102,8 @@ TEST_F(RuledSteps, ADeadEndFailsItsOwnSequenceOnlyAndIsTheRequestsFault) {
     }
 }
 
-// When the draft reaches a dead end that the target avoids, the tokens drafted so far are verified, and the sequence
-// continues.
+// The draft reaches a dead end (no allowed token) that the target avoids. The tokens drafted so far must be verified,
+// and the sequence must continue.
 TEST_F(RuledSteps, ADeadEndOfTheDraftOnlyStopsDrafting) {
   LogitsProcessors rules;
   for (int32_t id = 0; id < kTokens; ++id) rules.bad_words.push_back({8, id});
@@ -137,7 +138,7 @@ TEST_F(RuledSteps, AFailedTargetPassLeavesTheRulesAsTheyWere) {
   EXPECT_EQ(r.s.tokens(), plain.s.tokens());
 }
 
-// Returns the log softmax of the target's logits for token `at`, after the tokens before it.
+// Returns the target's log softmax of token text[at], given the tokens before it.
 float expected_logprob(const toy::Tokens& text, size_t at) {
   std::vector<float> logits(kTokens);
   counting(false)(std::span<const int32_t>(text).first(at), logits);
@@ -173,7 +174,7 @@ TEST_F(RuledSteps, LogprobsAreTheTargetsOwnForEveryEmittedAndPromptToken) {
     }
 }
 
-// Allows every token, and fails for good once tokens were taken back.
+// A grammar that allows every token, and fails permanently once tokens are popped.
 struct NoWayBack final : Constraint {
   MaskState allowed(std::span<uint32_t> bits) override {
     std::fill(bits.begin(), bits.end(), ~0u);
@@ -184,7 +185,7 @@ struct NoWayBack final : Constraint {
   bool failed = false;
 };
 
-// Its drafted token was accepted, so it is neither a rejected one nor without log-probabilities.
+// The drafted token that ends the step was accepted, so it has log-probabilities and is not reported as rejected.
 TEST_F(RuledSteps, AStepEndsWithADraftedTokenAfterWhichTheGrammarIsNotAsked) {
   LogitsProcessors rules;
   rules.constraint = [] { return std::make_unique<NoWayBack>(); };
@@ -192,7 +193,7 @@ TEST_F(RuledSteps, AStepEndsWithADraftedTokenAfterWhichTheGrammarIsNotAsked) {
   stepper.start(plain.s);
   Sequence* const other[] = {&plain.s};
   while (plain.s.remaining() > 0) stepper.step(other);
-  for (const double temperature : {0.0, 0.1}) {  // the draft agrees but after a 3
+  for (const double temperature : {0.0, 0.1}) {  // the draft agrees with the target, except after a 3
     Sequence s(stepper,
                {{1, 2},
                 5,

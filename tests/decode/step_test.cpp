@@ -164,14 +164,15 @@ TEST(Step, LongPromptsGoInChunks) {
 }
 
 TEST(Step, DraftCatchesUpAfterFullAcceptanceAndAfterPlainSteps) {
-  // A draft equal to the target is accepted completely in each step only if its cache never lacks a token.
+  // The draft equals the target, so every step must accept all drafted tokens. A token missing in the draft's cache
+  // would lead to a rejection.
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(1));
   Stepper stepper(target, &draft);
   Toy r(stepper, {1, 2}, 3, 41);
   stepper.start(r.s);
   Sequence* const batch[] = {&r.s};
   while (r.s.remaining() > 0) {
-    if (r.s.remaining() == 21) {  // makes a few plain steps between the others
+    if (r.s.remaining() == 21) {  // makes a few plain steps in between
       r.s.replace_controller({.fixed_k = 0});
       for (int i = 0; i < 5; ++i) stepper.step(batch);
       r.s.replace_controller({.fixed_k = 3});
@@ -190,8 +191,8 @@ TEST(Step, AFailingDraftCostsOnlyItsOwnSequenceTheDraft) {
   const toy::Tokens text_a = run(alone, plain_a), text_b = run(alone, plain_b);
   enum class Way { kThrow, kNan };
   for (const Way way : {Way::kThrow, Way::kNan}) {
-    // The draft fails in the middle of a pass, when the caches of both sequences have grown. It either throws or
-    // computes a logit that is NaN.
+    // A draft that fails in the middle of a pass, after the caches of both sequences have grown. It either throws or
+    // returns a NaN logit.
     toy::Model draft(kVocab, [&](std::span<const int32_t> context, std::span<float> l) {
       logits(context, l);
       if (context[0] != 1 || context.size() <= 6) return;
@@ -288,7 +289,7 @@ TEST(Step, ATargetThatThrowsLeavesEverythingAsItWas) {
   EXPECT_EQ(r.s.tokens(), run(stepper, plain));
 }
 
-// A model that fails once when a cache is cut, which happens after the shadow draft has scored the step.
+// A model that fails once in truncate(), which is called after the shadow draft has scored the step.
 class FailsWhenCut : public ForwardingModel {
  public:
   using ForwardingModel::ForwardingModel;
@@ -361,12 +362,12 @@ TEST(Step, RecordsTheCostOfItsPasses) {
   EXPECT_FALSE(costs.ready());
   run(stepper, plain);
   EXPECT_TRUE(costs.ready());
-  EXPECT_NEAR(costs.draft_cost(1), 1.0, 1e-9);  // this clock ticks once per reading
+  EXPECT_NEAR(costs.draft_cost(1), 1.0, 1e-9);  // this clock advances by one tick per reading
   EXPECT_EQ(costs.read_cost(1), 0);
 }
 
-// The draft's first pass prefills the prompt. Its time is recorded, however short the prompt is, but not as the cost of
-// a draft step.
+// The draft's first pass prefills the prompt. Its time is recorded as prefill, even for a short prompt, and not as the
+// cost of a draft pass.
 TEST(Step, RecordsWhatTheDraftReadsBeforeItDrafts) {
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(2));
   CostModel costs;

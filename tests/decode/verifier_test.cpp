@@ -11,7 +11,7 @@ namespace {
 using Row = std::vector<float>;
 
 // Summary over every random outcome of a verification: the expected number of accepted tokens, and the joint
-// distribution of that number and the token that follows them (`next`).
+// distribution of this number and the token that follows the accepted ones (`next`).
 struct Summary {
   double accepted = 0;
   std::map<std::pair<int64_t, int32_t>, double> outcomes;
@@ -89,13 +89,13 @@ TEST(Verifier, RefusesATokenTheDraftCannotHaveDrawn) {
 }
 
 TEST(Verifier, BlockTakesMoreOfTheDraftWhereTheFirstTokenIsShort) {
-  // Token 0 has p/q = 1/2, then token 0 has p/q = 2, so the pair is as likely under p as under q. The block rule always
-  // keeps the whole pair; the token rule often loses it at the first test.
+  // The draft is two tokens 0. The first has p/q = 1/2 and the second p/q = 2, so the pair is as likely under p as
+  // under q. The block rule always accepts the whole pair; the token rule often rejects the first token.
   const std::vector<Row> p = {{0.25, 0.75}, {1, 0}, {0.5, 0.5}}, q = {{0.5, 0.5}, {0.5, 0.5}};
-  EXPECT_NEAR(all_outcomes(VerifyRule::kToken, {0, 0}, p, q).accepted, 1.0, 1e-9);  // 0.5 · 2
+  EXPECT_NEAR(all_outcomes(VerifyRule::kToken, {0, 0}, p, q).accepted, 1.0, 1e-9);  // 0.5 · 2 tokens
   const Summary block = all_outcomes(VerifyRule::kBlock, {0, 0}, p, q);
-  // The products of the ratios p/q, capped at 1, are 1/2 and min(1, 1/2 · 2) = 1, so the probability that both tokens
-  // are accepted is 1.
+  // The block rule accepts a prefix with the product of the ratios p/q, where each product is capped at 1. The products
+  // are 1/2 and min(1, 1/2 · 2) = 1, so both tokens are always accepted.
   EXPECT_NEAR(block.accepted, 2.0, 1e-9);
 }
 

@@ -43,7 +43,7 @@ TEST(Batcher, EveryRowExactlyOnceAnEpoch) {
 TEST(Batcher, ResumesAtItsCursor) {
   const auto rows = toy_rows(100, 3);
   Batcher batcher(rows, 100, 5);
-  for (int i = 0; i < 27; ++i) batcher.next();  // continues in the second epoch
+  for (int i = 0; i < 27; ++i) batcher.next();  // goes on into the second epoch
   ASSERT_EQ(batcher.cursor().epoch, 1);
   Batcher resumed(rows, 100, 5, batcher.cursor());
   for (int i = 0; i < 30; ++i) {
@@ -74,7 +74,7 @@ TEST(Batcher, BatchesAreFullAndOfNearlyEqualLength) {
 TEST(Batcher, LabelsAndRowsPointAtTheNextToken) {
   std::vector<TokenRow> rows(2);
   rows[0].tokens = {5, 6, 7, 8};
-  rows[0].loss_mask = {1, 0, 1, 1};  // the first token cannot be predicted
+  rows[0].loss_mask = {1, 0, 1, 1};  // the first token is never in the loss
   rows[1].tokens = {9, 4};
   rows[1].loss_mask = {0, 1};
   const Batch b = make_batch(rows, {0, 1});
@@ -90,7 +90,7 @@ TEST(Batcher, PreparingCutsAndDrops) {
   rows[0].tokens = {1, 2, 3, 4, 5};
   rows[0].loss_mask = {0, 1, 1, 1, 1};
   rows[1].tokens = {1, 2, 3, 4, 5};
-  rows[1].loss_mask = {0, 0, 0, 0, 1};  // its only learnable token is cut off
+  rows[1].loss_mask = {0, 0, 0, 0, 1};  // the only token with loss_mask 1 is cut off
   rows[2].tokens = {1, 2};
   rows[2].loss_mask = {1, 0};
   const PreparedRows p = prepare_rows(rows, 3);

@@ -20,7 +20,7 @@ namespace {
 
 using namespace specdec::testing;
 
-// The expected number of accepted tokens by the acceptances at each depth.
+// Returns the expected number of accepted tokens per round, given the acceptance at each depth.
 double accepted(const std::vector<double>& acceptance) {
   double sum = 0, reached = 1;
   for (const double a : acceptance) sum += reached *= a;
@@ -54,13 +54,14 @@ model::Decoder small_draft(const std::vector<int32_t>& kept = {}) {
   return draft;
 }
 
-// A branch as a row of its own: the text up to the anchor, and the tokens of the branch. The last position is learnt.
+// A branch as a separate row: the text up to the anchor, then the tokens of the branch. Only its last position is in
+// the loss.
 struct OwnRow {
   std::vector<int64_t> tokens;
   int64_t depth = 0;
   at::Tensor ids() const { return at::tensor(tokens, at::kLong).unsqueeze(0); }
 };
-// Returns the rows that count, in the order of the branches' rows.
+// Returns the branch positions that are in the loss, each as a separate row, in the order of Branches::rows.
 std::vector<OwnRow> own_rows(const Batch& batch, const Branches& branches, int64_t length) {
   const int64_t all = branches.tokens.size(1), width = all / (length - 1);
   const auto tokens = branches.tokens.accessor<int64_t, 2>(), places = branches.positions.accessor<int64_t, 2>();
@@ -98,7 +99,8 @@ struct BranchCase {
   }
 };
 
-// Both models give a branch, beside its text and the other branches, the logits that it has as a text of its own.
+// A branch gives the same logits whether it is packed into one pass with its text and other branches, or run as a
+// separate text. This holds for target and draft.
 TEST(Branches, AreReadAsTextsOfTheirOwn) {
   const BranchCase c;
   const model::Decoder draft = small_draft();
@@ -148,7 +150,7 @@ TEST(Branches, AreDrawnByTheDraftsDistribution) {
         << v;
 }
 
-// A row's branches do not depend on the batch that it is in, and change with the step.
+// The branches of a row do not depend on the other rows of its batch, and differ between steps.
 TEST(Branches, DependOnSeedStepAndRow) {
   const BranchCase c;
   const model::Decoder draft = small_draft();
@@ -166,7 +168,7 @@ TEST(Branches, DependOnSeedStepAndRow) {
   EXPECT_NE(of_row_2({2}, 7), of_row_2({2}, 8));
 }
 
-// Nothing counts after a token that ends the text, and nothing lies beyond the model's context.
+// Tokens after an EOS token are not in the loss, and branches do not exceed the context of the model.
 TEST(Branches, EndWhereTheTextEnds) {
   BranchCase c;
   c.options.share = 1;
@@ -191,7 +193,7 @@ TEST(Branches, EndWhereTheTextEnds) {
   }
 }
 
-// The loss and the gradients by autograd over each branch as a row of its own, with the losses written out.
+// Loss and gradients of a reference implementation: autograd over each branch as a separate row.
 struct AutogradFigures {
   double loss = 0;
   std::map<std::string, at::Tensor> gradients;
@@ -249,7 +251,7 @@ TEST(OnPolicy, LossGradientsAndTenStepsAreThoseOfAutograd) {
   BranchCase c;
   model::Decoder draft = small_draft(), twin = small_draft();
   const std::vector<NamedTensor> ours = TrainedDraft(draft).trainable(), theirs = TrainedDraft(twin).trainable();
-  ModelTeacher teacher(c.target, c.rows, 1 << 20);  // its cache does not know the branches
+  ModelTeacher teacher(c.target, c.rows, 1 << 20);  // the cache does not have logits of branches
   GradientSums sums(ours);
   AdamW optimizer(ours, {}), plain(theirs, {});
   GradientSource source{&draft, &teacher, {parse_loss("lk_hybrid"), 3.0, c.temperature, 0.6}, {}};
@@ -274,7 +276,7 @@ TEST(OnPolicy, LossGradientsAndTenStepsAreThoseOfAutograd) {
   }
 }
 
-// The acceptance that is reported for a depth is the mean overlap of its rows.
+// The acceptance reported for a depth is the mean of Σ min(p, q) over the rows of that depth.
 TEST(OnPolicy, ReportsTheAcceptanceByDepth) {
   BranchCase c;
   model::Decoder draft = small_draft();

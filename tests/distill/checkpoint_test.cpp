@@ -83,7 +83,7 @@ TEST(Checkpoint, AnyFlippedBitFallsBackToThePreviousOne) {
       ASSERT_TRUE(found.has_value()) << file;
       EXPECT_EQ(found->step, 1) << file << " at " << where;
       EXPECT_FALSE(store.open(2).has_value());
-      store.save(2, 1, s.draft, *s.optimizer, {{"n", 2}});  // the damaged checkpoint is replaced
+      store.save(2, 1, s.draft, *s.optimizer, {{"n", 2}});  // replaces the damaged checkpoint
       EXPECT_EQ(store.newest_good()->step, 2);
     }
   }
@@ -94,7 +94,7 @@ TEST(Checkpoint, AnyFlippedBitFallsBackToThePreviousOne) {
                [&] { CheckpointStore(scratch / "c").newest_good(); });
 }
 
-// Kills a save at every write, fsync and rename: afterwards there is the old checkpoint or the new one, and it is
+// Kills save() at every write, fsync and rename. Afterwards the newest good checkpoint is the old or the new one,
 // intact.
 TEST(Checkpoint, KilledSaveLeavesAWholeOne) {
   const Scratch scratch;

@@ -11,7 +11,7 @@ namespace {
 using namespace specdec::testing;
 
 struct ComparisonProject : Project {
-  std::map<std::string, DraftSpeed> speeds;  // by the number of the kind
+  std::map<std::string, DraftSpeed> speeds;  // what the fake measurement returns, by draft number ("1", "2", …)
   std::vector<std::string> measured;
   std::set<size_t> requests;
   ProgressFn progress;
@@ -24,7 +24,8 @@ struct ComparisonProject : Project {
     speeds["2"] = speed_of(1.2, {0.98, 0.97, 0.98, 0.99, 0.98, 0.98, 0.97, 0.99});
     speeds["3"] = speed_of(0.1, {0.8, 0.74, 0.82, 0.78, 0.79, 0.8, 0.81, 0.77});
   }
-  // One conversation for each overlap, which is the same at both positions.
+  // Returns the measurements of a draft of cost `c`, with one conversation per entry of `overlaps`. The entry is the
+  // conversation's overlap at both draft positions.
   static DraftSpeed speed_of(double c, const std::vector<double>& overlaps) {
     DraftSpeed speed{0.01, c, {{1, 1.0}, {2, 1.05}}, {}};
     for (const double a : overlaps) speed.conversations.emplace_back().add_step(2, 2, {a, a});
@@ -50,7 +51,7 @@ TEST(Comparison, RanksBySpeedAndNotByAcceptance) {
   EXPECT_EQ(f.measured, (std::vector<std::string>{"1-prune-1", "2-prune-3", "3-eagle3"}));
   EXPECT_EQ(f.requests, std::set<size_t>{20}) << "all kinds are measured on the same requests";
   ASSERT_EQ(j["drafts"].size(), 3u);
-  // prune:3 is accepted most, and costs more than the target.
+  // prune:3 has the highest acceptance but is not ranked first, because it costs more than the target.
   EXPECT_EQ(j["drafts"][0]["draft"], "prune:1");
   EXPECT_EQ(j["drafts"][1]["draft"], "eagle3");
   EXPECT_EQ(j["drafts"][2]["draft"], "prune:3");
@@ -67,7 +68,7 @@ TEST(Comparison, RanksBySpeedAndNotByAcceptance) {
     const Json run = Json::parse(get(f.scratch / "run" / d["path"].get<std::string>() / "result.json"));
     EXPECT_EQ(d["acceptance"]["value"], run["acceptance"]["after"]["value"]);
   }
-  // Two layers of two matrices more: the sizes are those of the files.
+  // The draft ranked third has two layers more than the first, so it must have more parameters.
   EXPECT_GT(j["drafts"][2]["parameters"].get<int64_t>(), j["drafts"][0]["parameters"].get<int64_t>());
   EXPECT_EQ(j["drafts"][0]["k"], 2);
   EXPECT_EQ(j["verdict"], "faster");
@@ -160,7 +161,8 @@ TEST(Comparison, ASmallerModelThatHasChangedIsNoticed) {
   f.measured.clear();
   model::save_decoder(toy_decoder(4, 2), f.scratch / "small");
   expect_error(ErrorKind::kUsage, {"these differ: --draft model:", "/small (digest "}, [&] { f.run(); });
-  // The runs are gone, and beside a run of its own the directory still has the result of the other model.
+  // Removes the comparison's runs. The directory then has a training run and the result of a comparison with the other
+  // model, which must not be returned.
   fs::remove_all(f.scratch / "run/comparison");
   put(f.scratch / "run/run.json", R"({"schema":"specdec.distill_run/1"})");
   f.run();

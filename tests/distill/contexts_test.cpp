@@ -28,7 +28,7 @@ HeldOutAnswers answers_of(const std::shared_ptr<const model::Decoder>& target, c
   return answer_held_out(*decode::make_model_runner(target), rows, options);
 }
 
-// The rows keep their prompts, and what follows is text that the target itself finds likely.
+// Each row keeps its prompt, and gets an answer to which the target gives a high probability.
 TEST(Contexts, AreTheTargetsOwnText) {
   const auto target = toy_target();
   const HeldOut before = toy_held_out();
@@ -73,7 +73,8 @@ TEST(Contexts, PromptsWithoutRoomAreDropped) {
   EXPECT_EQ(rows.verdict_conversations, 23);
 }
 
-// The plan of the memory counts no caches of these rows, so they must fit into what it leaves.
+// The memory plan does not include the KV caches of rows that are answered in one batch, so the caches must fit into
+// the spare memory.
 TEST(Contexts, OnlyRowsWhoseCachesFitAnswerTogether) {
   const auto target = toy_target();
   HeldOut rows = toy_held_out();

@@ -13,7 +13,7 @@ TEST(Defaults, RateFallsWithWidthAndForWhatIsTrained) {
 }
 
 TEST(Defaults, AShortRunGetsSmallStepsAndALongOneLargeSteps) {
-  const StepCost cost{0.005, 1e-5, 0};  // a small model
+  const StepCost cost{0.005, 1e-5, 0};  // costs of a small model, in seconds
   const auto step_tokens = [&](double seconds) { return default_step_tokens({.seconds = seconds}, cost); };
   EXPECT_EQ(step_tokens(1), kLeastStepTokens);
   EXPECT_EQ(step_tokens(40), 2048);

@@ -1,4 +1,4 @@
-// A target that a team of ranks holds together answers as the whole one does.
+// A target divided among a team of ranks computes the same hidden states and logits as the whole target.
 #include "distill/teacher/divided_target.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,8 @@ namespace {
 using namespace specdec::testing;
 using parallel::Ranks;
 
-// Four heads, which two and four ranks can divide, and a vocabulary and inner values that they divide unevenly.
+// A target with four attention heads, which two or four ranks divide evenly. Its vocabulary and MLP width cannot be
+// divided evenly.
 model::Decoder whole_target(bool tied = false) {
   model::DecoderConfig config = toy_config(3);
   config.vocab_size = 25;
@@ -33,7 +34,8 @@ model::Decoder whole_target(bool tied = false) {
   return whole;
 }
 
-// Calls f on every rank with the ranks and what its team of `size` holds.
+// Calls f on each of `ranks` ranks. Its arguments are all ranks, and `whole` divided among this rank's team of `size`
+// ranks.
 void in_teams(int ranks, int size, const model::Decoder& whole,
               const std::function<void(const Ranks&, DividedTarget&)>& f) {
   const auto errors = as_ranks(ranks, [&](const Ranks& all) {
@@ -58,7 +60,7 @@ TEST(DividedTarget, EveryRankGetsTheHiddenStatesOfItsOwnBatches) {
       in_teams(ranks, size, whole, [&](const Ranks& all, DividedTarget& target) {
         const auto r = static_cast<size_t>(all.rank());
         for (size_t step = 0; step < 3; ++step) {
-          for (size_t i = 0; i < (r + step) % 3; ++i) {  // some ask for two batches, some for one, some for none
+          for (size_t i = 0; i < (r + step) % 3; ++i) {  // each rank requests zero, one or two batches
             const Batch batch = make_batch(rows, {10 * r + i, 10 * r + i + step});
             model::TapReader taps({.taps = {1, 2, 3}}), expected_taps({.taps = {1, 2, 3}});
             const at::Tensor hidden = target.hidden_rows(batch, taps.observer()),
@@ -76,7 +78,7 @@ TEST(DividedTarget, EveryRankGetsTheHiddenStatesOfItsOwnBatches) {
   }
 }
 
-// For measuring, what one rank asks for alone costs what it costs where all ranks ask.
+// With take_time_of_all(true), a request of one rank takes as much work as if all ranks made a request.
 TEST(DividedTarget, TakesTheTimeOfAllRanksWhereThatIsMeasured) {
   const model::Decoder whole = whole_target();
   const auto rows = toy_rows(8, 5);
@@ -94,13 +96,13 @@ TEST(DividedTarget, TakesTheTimeOfAllRanksWhereThatIsMeasured) {
   });
 }
 
-// What the draft wrote after some positions; the target answers there, too.
+// A divided target also computes hidden states for branches (the draft's continuations after some positions).
 TEST(DividedTarget, AnswersBranches) {
   const model::Decoder whole = whole_target();
   const auto rows = toy_rows(8, 5, 12, 12);
   in_teams(2, 2, whole, [&](const Ranks& all, DividedTarget& target) {
     Batch batch = make_batch(rows, {static_cast<size_t>(all.rank()), 4});
-    const int64_t after = 2 + all.rank();  // tokens of each branch
+    const int64_t after = 2 + all.rank();  // tokens in each branch; the ranks' branches differ in length
     Branches branches;
     branches.tokens = at::arange(2 * after, at::kLong).view({2, after}) + all.rank();
     branches.positions = at::arange(after, at::kLong).expand({2, after}) + 7;
@@ -157,7 +159,7 @@ TEST(DividedTarget, ItsTeacherHasTheLogitsOfTheWholeTarget) {
         const auto probabilities = [&](Teacher& from) {
           return from.rows(batch)(0, count, {}).to(at::kFloat).softmax(-1);
         };
-        const double most = cache > 0 ? 2e-3 : 1e-5;  // kept ones are fp16
+        const double most = cache > 0 ? 2e-3 : 1e-5;  // the cache rounds log-probabilities to fp16
         EXPECT_LT((probabilities(teacher) - probabilities(expected)).abs().max().item<double>(), most);
       }
       target->finish();
@@ -166,7 +168,8 @@ TEST(DividedTarget, ItsTeacherHasTheLogitsOfTheWholeTarget) {
   }
 }
 
-// The others wait for it in the middle of a pass, or where they have nothing to ask for.
+// If a rank fails, all other ranks get its error, whether they wait in the middle of a pass, in finish(), or in a later
+// collective operation.
 TEST(DividedTarget, ARankThatFailsEndsItsTeam) {
   const model::Decoder whole = whole_target();
   const auto rows = toy_rows(8, 5);

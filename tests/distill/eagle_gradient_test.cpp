@@ -1,4 +1,5 @@
-// Trains toy heads: what a step sees, how acceptance is measured, and that one sample can be learnt by heart.
+// Trains toy EAGLE-3 heads. Tests which tokens a training step sees, how acceptance is measured, and that a head can
+// memorise a small sample.
 #include "distill/gradient/eagle_gradient.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ EagleDraft toy_eagle(std::vector<int32_t> ids = {}) {
   return {model::new_eagle_head(*target, std::move(ids), 3, at::kFloat), target, 5, 0.8};
 }
 
-// A head predicts from the third token on.
+// Returns rows whose second token has loss_mask 0, because a head predicts from the third token on.
 std::vector<TokenRow> eagle_rows(size_t count, uint64_t seed, uint64_t low = 6, uint64_t high = 20) {
   std::vector<TokenRow> rows = toy_rows(count, seed, low, high);
   for (TokenRow& row : rows) row.loss_mask[1] = 0;
@@ -55,8 +56,8 @@ TEST(EagleGradient, OneSampleIsLearntByHeartAtEveryPosition) {
   }
 }
 
-// Training and measurement see the same overlap at the first position, with all ids and with a few. With a few, the
-// target's probability of the other ids is lost.
+// Training and evaluation compute the same acceptance at the first draft position, with a full and a reduced
+// vocabulary. With a reduced vocabulary, the target's probability of tokens outside of it counts as not accepted.
 TEST(EagleGradient, TheFirstPositionIsWhatIsMeasured) {
   for (const bool reduced : {false, true}) {
     EagleDraft draft = toy_eagle(reduced ? std::vector<int32_t>{1, 2, 3, 5, 8, 13, 21} : std::vector<int32_t>());
@@ -77,7 +78,7 @@ TEST(EagleGradient, TheFirstPositionIsWhatIsMeasured) {
   }
 }
 
-// Chunks of any size give the same loss and the same gradients, with all ids and with a few.
+// Chunks of any size give the same loss and the same gradients, with a full and a reduced vocabulary.
 TEST(EagleGradient, ChunksAddUp) {
   for (const char* loss : {"kl", "tv", "lk_hybrid", "0.5*ce+0.5*kl"})
     for (const bool reduced : {false, true}) {
@@ -106,7 +107,7 @@ TEST(EagleGradient, ChunksAddUp) {
     }
 }
 
-// A token changes nothing that is predicted before it.
+// Changing a token changes the predictions of later tokens only.
 TEST(EagleGradient, RowsDoNotSeeTheTokenThatTheyPredict) {
   EagleDraft draft = toy_eagle();
   std::vector<TokenRow> rows = eagle_rows(1, 9, 12, 12);
@@ -117,7 +118,7 @@ TEST(EagleGradient, RowsDoNotSeeTheTokenThatTheyPredict) {
   const at::Tensor before = logits();
   rows[0].tokens[7] = (rows[0].tokens[7] + 1) % 24;
   const at::Tensor after = logits();
-  ASSERT_EQ(before.size(0), 10);  // predicts tokens 2 to 11
+  ASSERT_EQ(before.size(0), 10);  // row 0 predicts token 2, row 9 predicts token 11
   for (int64_t row = 0; row < 10; ++row)
     EXPECT_EQ(at::allclose(before[row], after[row], 1e-5, 1e-6), row + 2 <= 7) << row;
 }

@@ -1,4 +1,5 @@
-// Compares the training of EAGLE-3 heads with the speculators package: loss, every gradient and ten steps of AdamW.
+// Compares the training of EAGLE-3 heads with golden values from the speculators package: loss, all gradients, and the
+// weights after ten steps of AdamW.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -89,7 +90,7 @@ TEST_P(EagleTraining, LossGradientsAndTenSteps) {
     EXPECT_TRUE(!name.starts_with("after10.") || seen.contains(name)) << name;
 }
 
-// The rows of a step in several batches count as those of one batch.
+// Splitting the rows of a step into several batches gives the same gradients as one batch.
 TEST_P(EagleTraining, BatchesAddUp) {
   EagleGolden one = load_eagle(GetParam()), two = load_eagle(GetParam());
   const LossOptions loss{parse_loss(one.training.at("loss").get<std::string>()), 3, 1};

@@ -1,4 +1,4 @@
-// Runs `distill --draft eagle3` as a whole.
+// Tests complete runs of `distill --draft eagle3`.
 #include <gtest/gtest.h>
 
 #include "base/log.h"
@@ -40,14 +40,14 @@ TEST(EagleRun, TrainsAHeadAndPublishesIt) {
   EXPECT_EQ(read_binding(f.scratch / "run/draft")->kind, "eagle3");
   EXPECT_EQ(r.json["draft"]["id"], fingerprint_model(f.scratch / "run/draft").id);
   EXPECT_EQ(get(f.scratch / "run/draft/tokenizer.json"), get(f.scratch / "target/tokenizer.json"));
-  // The reported acceptance is that of the published weights at the first drafted position.
+  // The reported acceptance must be that of the published weights at the first draft position.
   EagleDraft draft = f.load("run/draft");
   EXPECT_EQ(draft.head.config.layer.draft_vocab.size(), 18u);
   HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
   put_answers(answers_from_json(Json::parse(get(f.scratch / "run/contexts.json")), 24, "file"), {48, 2}, "file", h);
   EXPECT_NEAR(evaluate(TrainedDraft(draft), draft.target.get(), h.verdict, {.batch_tokens = 200}).acceptance,
               r.json["acceptance"]["after"]["value"].get<double>(), 1e-6);
-  // Training goes on from the published head.
+  // A new run continues training from the published head.
   f.options.draft = "model:" + (f.scratch / "run/draft").string();
   f.options.draft_vocab = 0;
   f.options.max_steps = 2;
@@ -91,7 +91,7 @@ TEST(EagleRun, TargetsThatCannotBeTappedAreRefused) {
   expect_error(ErrorKind::kUsage, {"--draft eagle3", "no weights"}, [&] { f.run(); });
 }
 
-// Cross entropy needs the target for its hidden states alone.
+// With the loss "ce" a head still needs the target, because it reads the target's hidden states.
 TEST(EagleRun, CrossEntropyAlone) {
   EagleProject f;
   f.options.loss = "ce";

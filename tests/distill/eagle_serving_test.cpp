@@ -1,5 +1,5 @@
-// Compares what training measures with what serving drafts: the overlap at every drafted position, over every anchor of
-// a text, computed by the runners of target and head with their caches.
+// Compares the acceptance that training measures with the acceptance in serving. The latter is Σ min(p, q) at every
+// draft position after every position of a text, computed by the runners of target and head with their KV caches.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -68,7 +68,7 @@ TEST(EagleServing, DraftsWhatWasTrained) {
   }
 }
 
-// Returns the target's own greedy answer to two tokens, with them, as a row that is learnt whole.
+// Returns a row of two random tokens and the target's greedy continuation, with loss_mask 1 throughout.
 TokenRow greedy_row(decode::CausalModel& target, int64_t length) {
   TokenRow row = toy_rows(1, 12, 6, 6)[0];
   row.tokens.resize(2);
@@ -87,8 +87,8 @@ TokenRow greedy_row(decode::CausalModel& target, int64_t length) {
   return row;
 }
 
-// Returns the mean number of tokens of a greedy step with K = 4 (those accepted, and the target's own), over all places
-// of a greedy text from which four tokens follow.
+// Returns the mean number of tokens that a greedy speculative step with K = 4 yields (accepted tokens plus the target's
+// own). The mean is over all positions of a greedy text that have four tokens after them.
 double tokens_of_step(const EagleDraft& draft, const std::vector<int32_t>& text) {
   constexpr size_t kDrafted = 4;
   const auto runner = decode::make_model_runner(draft.target);

@@ -16,7 +16,7 @@ namespace {
 
 using namespace specdec::testing;
 
-// Computes the acceptance row by row from its definition in docs/contract.md and compares.
+// Compares evaluate() with acceptance that is computed row by row as docs/contract.md defines it.
 TEST(Evaluate, IsTheTeacherForcedOverlap) {
   const model::Decoder target = toy_decoder(3, 1), draft = toy_decoder(2, 2);
   const auto rows = toy_rows(13, 4);
@@ -52,7 +52,7 @@ TEST(Evaluate, IsTheTeacherForcedOverlap) {
   EXPECT_NEAR(alone.cross_entropy, e.cross_entropy, 1e-6);
 }
 
-// Rows of two answers each: tokens 3 to 22 are the first one and tokens 25 on the second one.
+// Returns rows with two answers each: the first is tokens 2 to 21 (counted from 0), the second begins at token 25.
 std::vector<TokenRow> rows_of_two_answers(size_t count) {
   std::vector<TokenRow> rows = toy_rows(count, 4, 30, 40);
   for (TokenRow& row : rows) std::fill(row.loss_mask.begin() + 22, row.loss_mask.begin() + 25, 0);
@@ -70,7 +70,7 @@ TEST(Evaluate, PositionsAreCountedWithinEachAnswer) {
         at::tensor(std::vector<int64_t>(rows[i].tokens.begin(), rows[i].tokens.end()), at::kLong).unsqueeze(0);
     const at::Tensor p = at::softmax(model::forward(target, {.tokens = ids})[0], -1),
                      q = at::softmax(model::forward(draft, {.tokens = ids})[0], -1);
-    const auto sum = [&](int64_t begin, int64_t end) {  // over the tokens [begin, end)
+    const auto sum = [&](int64_t begin, int64_t end) {  // acceptance summed over the tokens [begin, end)
       double total = 0;
       for (int64_t t = begin; t < end; ++t) total += at::minimum(p[t - 1], q[t - 1]).sum().item<double>();
       return total;
@@ -130,7 +130,8 @@ TEST(Evaluate, TeacherGivesTheSameRowsCachedOrNot) {
     const at::Tensor b = at::softmax(direct.rows(batch)(0, count, {}), -1);
     EXPECT_LT((a - b).abs().max().item<double>(), 1e-3);  // the cache holds fp16 log-probabilities
   }
-  // A row's bits do not depend on which batch needed it first; a resumed run relies on this.
+  // The cached logits of a row are bit-identical whichever batch needed the row first, so that a resumed run gives the
+  // same result.
   ModelTeacher other(target, rows, 1 << 20);
   const Batch one = make_batch(rows, {9});
   const int64_t count = one.rows.numel();
@@ -147,7 +148,7 @@ TEST(Evaluate, HalvesShareNoConversation) {
   std::set<std::string> choosing;
   for (const TokenRow& r : h.selection) choosing.insert(r.conversation);
   for (const TokenRow& r : h.verdict) EXPECT_EQ(choosing.count(r.conversation), 0u);
-  std::reverse(rows.begin(), rows.end());  // the split depends on the conversation's name, not on its position
+  std::reverse(rows.begin(), rows.end());  // the half depends on the conversation's name only
   const HeldOut again = split_held_out(rows, 1000, 1000);
   for (const TokenRow& r : again.selection) EXPECT_EQ(choosing.count(r.conversation), 1u);
   const HeldOut few = split_held_out(rows, 7, 12);
@@ -183,7 +184,8 @@ TEST(Evaluate, VerdictNeedsAGainBeyondItsInterval) {
     better[i] = before[i] + 0.03 + 0.001 * static_cast<double>(i % 3);
     noisy[i] = before[i] + (i % 2 ? 0.06 : -0.055);
   }
-  for (const bool by_acceptance : {true, false}) {  // the toy cross entropy falls as acceptance grows
+  // In these made-up scores the cross entropy falls as acceptance grows.
+  for (const bool by_acceptance : {true, false}) {
     const Judgement up = judge(rows, scores(before), scores(better), by_acceptance);
     EXPECT_EQ(up.verdict, Verdict::kImproved);
     EXPECT_NEAR(up.difference.value, 0.031, 5e-4);
@@ -216,7 +218,7 @@ TEST(DraftInit, KeepsTheLayersAsked) {
 TEST(DraftInit, RemovesTheLayerThatCostsLeast) {
   model::Decoder target = toy_decoder(4, 1);
   at::NoGradGuard guard;
-  target.weights.layers[2].o.zero_();  // this layer does nothing
+  target.weights.layers[2].o.zero_();  // layer 2 adds nothing to the residual stream
   target.weights.layers[2].down.zero_();
   const auto shared = std::make_shared<model::Decoder>(target);
   const ChosenLayers three = choose_layers(shared, 3, toy_rows(20, 4), 1);

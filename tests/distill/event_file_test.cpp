@@ -23,7 +23,7 @@ T little_endian(const std::string& bytes, size_t at) {
   return value;
 }
 
-// Returns the payloads of a TFRecord file and checks every length and both checksums.
+// Returns the payloads of a TFRecord file, after checking every length and both checksums of each record.
 std::vector<std::string> records(const fs::path& file) {
   const std::string bytes = get(file);
   std::vector<std::string> out;
@@ -48,8 +48,8 @@ fs::path event_file(const fs::path& directory) {
 }
 
 TEST(EventFile, ChecksumsAsPublished) {
-  EXPECT_EQ(crc32c("123456789"), 0xE3069283u);            // the check value of CRC-32C (RFC 3720)
-  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);  // RFC 3720, B.4
+  EXPECT_EQ(crc32c("123456789"), 0xE3069283u);            // the standard check value of CRC-32C
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);  // example of RFC 3720, B.4
   EXPECT_EQ(masked_crc32c("123456789"), ((0xE3069283u >> 15) | (0xE3069283u << 17)) + 0xA282EAD8u);
 }
 
@@ -61,7 +61,8 @@ TEST(EventFile, HoldsVersionAndScalars) {
   file.scalars(12.5, 300, {{"train/loss", 2.25}, {"x", -1}});
   const auto all = records(file.path());
   ASSERT_EQ(all.size(), 2u);
-  // Event: wall_time = 1 (double), step = 2 (varint), file_version = 3 (string), summary = 5 (message).
+  // Fields of the protobuf message Event: wall_time = 1 (double), step = 2 (varint), file_version = 3 (string), summary
+  // = 5 (message).
   EXPECT_EQ(all[0].substr(9), std::string("\x10\x00\x1a\x0d", 4) + "brain.Event:2");
   EXPECT_EQ(little_endian<double>(all[1], 1), 12.5);
   const float loss = 2.25f, x = -1;
@@ -97,7 +98,8 @@ TEST(Metrics, ResumeDropsWhatComesAfterTheCheckpoint) {
     for (int64_t step = 1; step <= 5; ++step) m.write("train", step, {{"loss", 1.0}});
   }
   put(scratch / "metrics.jsonl",
-      get(scratch / "metrics.jsonl") + R"({"kind":"train","step":6,"lo)");  // killed while writing
+      // Appends half a line, as a process that was killed while writing leaves it.
+      get(scratch / "metrics.jsonl") + R"({"kind":"train","step":6,"lo)");
   fs::remove(event_file(scratch.root()));
   Metrics m(scratch.root(), clock, 3);
   m.write("train", 4, {{"loss", 2.0}});
@@ -105,7 +107,7 @@ TEST(Metrics, ResumeDropsWhatComesAfterTheCheckpoint) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
   EXPECT_NE(text.find(R"("loss":2.0)"), std::string::npos);
   EXPECT_EQ(text.find(R"("step":5)"), std::string::npos);
-  // session_log = 7 { status START } at step 3 makes TensorBoard drop later points of the old file.
+  // The field session_log = 7 { status START } at step 3 makes TensorBoard drop later points of the old file.
   const auto all = records(event_file(scratch.root()));
   ASSERT_EQ(all.size(), 3u);
   EXPECT_EQ(all[1].substr(9), std::string("\x10\x03\x3a\x02\x08\x01", 6));

@@ -15,7 +15,7 @@ namespace {
 using namespace specdec::testing;
 
 struct ForecastProject : Project {
-  DraftSpeed speed;  // what the measurement returns
+  DraftSpeed speed;  // the result of the fake speed measurement
   int measured = 0;
   std::vector<std::string> ids;
   ProgressFn progress;
@@ -63,14 +63,14 @@ TEST(Forecast, ForecastsTheWholeRunFromSamples) {
   ASSERT_TRUE(j.contains("curve")) << j["reason"];
   EXPECT_EQ(j["verdict"], "improved") << j["reason"];
   EXPECT_EQ(r.exit_code, 0);
-  // The costs are those that were measured, and the draft will be better than that of the largest sample.
+  // The forecast has the measured cost, and predicts at least the speed-up of the largest sample's draft.
   EXPECT_EQ(j["speed"]["draft_cost"], 0.1);
   EXPECT_GE(j["speed"]["speedup"].get<double>(), j["speed"]["sample"]["speedup"].get<double>());
   EXPECT_NEAR(j["speed"]["break_even_tokens"]["value"].get<double>(),
               std::ceil(tokens_to_pay_back(j["run"]["seconds"], 0.01, j["speed"]["speedup"])), 1);
   EXPECT_NE(j["next"].get<std::string>().find("--max-steps 160"), std::string::npos);
 
-  // The run itself goes into the same directory, and the interval covers it.
+  // Now makes the whole run in the same directory; its acceptance must lie in the forecast interval.
   f.options.forecast = {};
   const DistillResult whole = distill::run(f.options, {}, f.clock);
   const double reached = whole.json["acceptance"]["after"]["value"];
@@ -101,7 +101,7 @@ TEST(Forecast, DoesNotTrainFinishedSamplesAgain) {
   for (const std::string& stage : stages) EXPECT_EQ(stage.find("sample 1 of 3"), std::string::npos) << stage;
   EXPECT_EQ(r.json["samples"].size(), 3u);
   EXPECT_EQ(f.measured, 1);
-  // A finished forecast is returned as it is.
+  // A finished forecast is returned unchanged.
   EXPECT_EQ(f.run().json, r.json);
   EXPECT_EQ(f.measured, 1);
 }

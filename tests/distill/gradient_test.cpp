@@ -34,7 +34,7 @@ struct HeadCase {
   }
 };
 
-// The chunks' losses and gradients together are those of autograd over all rows at once.
+// Loss and gradients computed in chunks equal those of autograd over all rows at once.
 TEST(HeadLoss, ChunksAreTheWhole) {
   at::manual_seed(3);
   for (const char* name : {"kl", "lk_hybrid", "0.5*ce+0.5*tv", "ce", "jsd+rkl"}) {
@@ -60,7 +60,7 @@ TEST(HeadLoss, ChunksAreTheWhole) {
   }
 }
 
-// In bf16 the sum over many chunks is not rounded to bf16 at every chunk: small additions are not lost.
+// With bf16 weights, gradients of many chunks are summed in fp32, so that small addends are not lost.
 TEST(HeadLoss, SumsLowPrecisionInFp32) {
   at::manual_seed(4);
   HeadCase c;
@@ -89,7 +89,7 @@ TEST(HeadLoss, ChunksAreBounded) {
   EXPECT_EQ(head_loss_rows(int64_t{1} << 40), 16);
 }
 
-// The gradients of whole batches by forward(), the loss of all rows and autograd alone.
+// Returns reference gradients, by autograd through forward() and the loss of all rows at once.
 std::map<std::string, at::Tensor> plain_gradients(model::Decoder& draft, const model::Decoder& target,
                                                   const std::vector<Batch>& batches, const GradientSource& source) {
   const std::vector<NamedTensor> parameters = TrainedDraft(draft).trainable();
@@ -114,7 +114,8 @@ std::map<std::string, at::Tensor> plain_gradients(model::Decoder& draft, const m
   return out;
 }
 
-// Every parameter's gradient, with tied and own heads, soft caps, scaled embeddings and a reduced vocabulary.
+// The gradient of every parameter equals that of autograd, with tied and separate heads, soft caps, scaled embeddings
+// and a reduced vocabulary.
 TEST(Gradient, IsThatOfAutograd) {
   const auto rows = toy_rows(9, 4);
   const std::vector<Batch> batches = {make_batch(rows, {0, 1, 2, 3}), make_batch(rows, {4, 5}),
@@ -138,7 +139,7 @@ TEST(Gradient, IsThatOfAutograd) {
     if (!c.kept.empty()) source.kept = model::draft_vocab_index(c.kept, at::kCPU);
     const auto expected = plain_gradients(draft, *target, batches, source);
     GradientSums sums(parameters);
-    for (int round = 0; round < 2; ++round) {  // nothing of one step is left in the next
+    for (int round = 0; round < 2; ++round) {  // the second round tests that no sums are left from the first
       const GradientFigures f = compute_gradients(source, batches, sums);
       EXPECT_TRUE(f.finite);
       for (const NamedTensor& p : parameters)
@@ -147,7 +148,7 @@ TEST(Gradient, IsThatOfAutograd) {
   }
 }
 
-// Recomputed activations change no bit of any gradient, in any kind of layer.
+// With recomputed activations, the gradients of every kind of layer are bit-identical.
 TEST(Gradient, IsTheSameWithRecomputedActivations) {
   const auto rows = toy_rows(9, 4);
   const std::vector<Batch> batches = {make_batch(rows, {0, 1, 2, 3}), make_batch(rows, {4, 5, 6, 7, 8})};

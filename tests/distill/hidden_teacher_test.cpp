@@ -15,7 +15,8 @@ namespace {
 
 using namespace specdec::testing;
 
-// What vLLM's connector saves of one request: the token ids, and the states after the layers `aux`, [L, N, E].
+// The content of a file that vLLM's connector writes for a request: the token ids, and the hidden states after the
+// layers `aux`, [L, N, E].
 struct Saved {
   std::vector<int64_t> ids;
   at::Tensor states;
@@ -92,7 +93,7 @@ TEST(HiddenTeacher, GivesTheTargetsDistributions) {
   EXPECT_GT(t.difference(), 1e-6);
   t.write({}, "F16");
   EXPECT_LT(t.difference(), 0.02);
-  // Only the last of the states is used.
+  // Only the last of the N states of a token is used.
   t.write([](size_t, Saved& s) { s.states = s.states.slice(1, 2).clone(); });
   EXPECT_LT(t.difference(), 1e-6);
   t.write([](size_t, Saved& s) { s.states.slice(1, 0, 2).fill_(NAN); });
@@ -118,7 +119,8 @@ TEST(HiddenTeacher, FilesBelongToTheRowsThatTheyBeginWith) {
   t.rows[1].loss_mask = t.rows[0].loss_mask;
   t.rows[2].loss_mask.assign(t.rows[2].loss_mask.size(), 1);
   t.rows[2].loss_mask[3] = 0;
-  // A file may lack the last token, from which nothing is predicted; and it may go on where the row was cut.
+  // A file may lack the row's last token, whose hidden state predicts nothing (row 2), or be longer than the row (row
+  // 3).
   for (size_t i = 0; i < 5; ++i) {
     std::vector<int32_t> tokens = t.rows[i].tokens;
     if (i == 2) tokens.pop_back();
@@ -210,8 +212,8 @@ TEST(HiddenTeacher, ADraftFromFilesEqualsTheOneDistilledInProcess) {
   o.learning_rate = 5e-3;
   o.batch_tokens = 200;
   o.max_steps = 40;
-  o.teacher_cache_mib = 0;  // the cache rounds to fp16
-  o.contexts = "data";      // files answer the data alone
+  o.teacher_cache_mib = 0;  // a cache would round to fp16
+  o.contexts = "data";      // the files belong to the answers in the data
   o.device.device = "cpu";
   o.device.threads = 1;
   o.out = (scratch / "here").string();
@@ -238,7 +240,7 @@ TEST(HiddenTeacher, ADraftFromFilesEqualsTheOneDistilledInProcess) {
   };
   const auto x = weights(a), y = weights(b);
   for (size_t k = 0; k < x.size(); ++k) EXPECT_LT((x[k] - y[k]).abs().max().item<double>(), 1e-5);
-  // A run from files that lack some rows goes on without them, and says how many there are.
+  // If the files of some rows are missing, the run drops these rows and reports how many there are.
   for (const char* name : {"hs_3", "hs_4", "hs_70"}) fs::remove(scratch / "hs" / (std::string(name) + ".safetensors"));
   o.out = (scratch / "fewer").string();
   o.draft = "model:" + o.target;

@@ -23,10 +23,11 @@ using namespace specdec::testing;
 using net::ToyReply;
 using net::ToyRequest;
 
-// Serves a toy model as vLLM and specdec serve do: echo, logprobs, tokens named by their ids.
+// A fake endpoint that serves a toy model. Like vLLM and specdec serve, it offers echo and logprobs and can name tokens
+// by their ids.
 class Endpoint {
  public:
-  std::function<ToyReply(const Json& body, int call)> intercept;  // status 0 = answer as usual
+  std::function<ToyReply(const Json& body, int call)> intercept;  // may replace a reply; status 0 = do not replace it
   std::function<void(Json& logprobs)> change;
   std::atomic<int> calls{0};
   std::string url() const { return server_.url(); }
@@ -67,7 +68,8 @@ class Endpoint {
       Json entry = Json::object();
       for (int64_t i = 0; i < index.numel(); ++i)
         entry["token_id:" + std::to_string(index[i].item<int64_t>())] = values[i].item<float>();
-      entry[tokens.back().get<std::string>()] = here[ids[t]].item<float>();  // the read token is always there
+      // An endpoint also lists the prompt's own token, even if it is not among the likeliest.
+      entry[tokens.back().get<std::string>()] = here[ids[t]].item<float>();
       top.back() = entry;
     }
     Json out = {{"tokens", tokens}, {"top_logprobs", top}};
@@ -152,7 +154,7 @@ TEST_F(LabelEndpoint, AnInterruptedRunIsResumedWithoutAskingTwice) {
 }
 
 TEST_F(LabelEndpoint, AnErrorOfTheWritingThreadEndsTheWorkers) {
-  // There are more rows than the workers may be ahead of what is written.
+  // There are more than kRowsAhead rows, so the workers have to wait for the writer.
   write_data(scratch / "long", scratch / "target", toy_rows(400, 5, 4, 6), {});
   options.data = (scratch / "long").string();
   const ProgressFn broken = [](const Progress&) { throw Error(ErrorKind::kIo, "standard error is closed"); };
@@ -183,7 +185,7 @@ TEST_F(LabelEndpoint, ARefusedRowHasNoLabels) {
   const LabelReader labels = reader(r.index);
   for (int64_t row = 0; row < 40; ++row) without += labels.positions(row) == 0;
   EXPECT_EQ(without, r.refused);
-  // An endpoint that refuses everything is given up.
+  // If the endpoint refuses every row, labelling stops after the first rows.
   endpoint.intercept = [](const Json&, int) { return ToyReply{400, R"({"error":{"message":"no echo here"}})", ""}; };
   endpoint.calls = 0;
   options.out = (scratch / "none").string();

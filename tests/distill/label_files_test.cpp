@@ -27,7 +27,7 @@ LabelIndex small_index(const std::string& kind = "top_k") {
 }
 LabelUse small_use() { return {std::string(64, 'd'), std::string(64, 'e'), "", 1, "DATA", "TARGET"}; }
 
-// Labels of a row with one position: the tokens `first` and 7.
+// Returns the labels of a row with one position: token `first` with probability p, token 7 with 0.1.
 RowLabels one_position(int32_t first, float p) {
   RowLabels row;
   append_position({{7, std::log(0.1f)}, {first, std::log(p)}}, small_index(), "here", row);
@@ -60,7 +60,7 @@ TEST(LabelFiles, AreReadAsTheyWereWritten) {
   LabelWriter writer(scratch / "labels", small_index(), false);
   writer.add(one_position(3, 0.5f));
   writer.add({});
-  writer.flush();  // shards may hold any number of rows
+  writer.flush();  // a shard may have any number of rows
   RowLabels two = one_position(1, 0.25f);
   append_position({{2, -1.0f}, {5, -2.0f}}, small_index(), "here", two);
   writer.add(two);
@@ -87,7 +87,7 @@ TEST(LabelFiles, AnInterruptedWriterGoesOn) {
     LabelWriter writer(out, small_index(), false);
     writer.add(one_position(3, 0.5f));
     writer.flush();
-    writer.add(one_position(4, 0.5f));  // is lost
+    writer.add(one_position(4, 0.5f));  // lost, because it is not flushed
   }
   put(out / "labels-00001.safetensors", "half of a shard that index.json does not name");
   expect_error(ErrorKind::kData, {"has labels for 1 of 3 rows", "--resume"}, [&] { LabelReader(out, small_use()); });
@@ -131,7 +131,7 @@ TEST(LabelFiles, EachShardAddsOneLineUntilAllAreThere) {
     const std::string last = get(out / "shards.jsonl");
     writer.finish();
     EXPECT_FALSE(fs::exists(out / "shards.jsonl"));
-    put(out / "shards.jsonl", last);  // killed before it was removed
+    put(out / "shards.jsonl", last);  // as if finish() was killed before it removed the file
   }
   EXPECT_EQ(complete_labels(out)->shards.size(), 3u);
   const LabelReader reader(out, small_use());

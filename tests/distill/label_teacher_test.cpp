@@ -23,7 +23,7 @@ Row softmax_of(const at::Tensor& logits, double temperature) {
   return {p.const_data_ptr<double>(), p.const_data_ptr<double>() + p.numel()};
 }
 
-// The divergences of two distributions by their definitions.
+// The divergences of two distributions, computed from the definitions.
 struct Divergence {
   double kl = 0, rkl = 0, jsd = 0, tv = 0, acceptance = 0;
 };
@@ -46,7 +46,7 @@ double named(const Divergence& d, const std::string& loss) {
                          : -std::log(d.acceptance);
 }
 
-// Merges the tokens that are not in `known` into one.
+// Returns p with the probabilities of all tokens outside `known` merged into entry 0.
 Row bucketed(const Row& p, const std::set<int64_t>& known) {
   Row out(1, 0);
   for (size_t v = 0; v < p.size(); ++v) {
@@ -136,7 +136,7 @@ TEST(TopK, AllTokensOrTheDraftsOwnTailAreExact) {
   const at::Tensor target = 2 * at::randn({kRows, kTokens}), draft = at::randn({kRows, kTokens});
   const at::Tensor all = complete_top_k(top_k_of(target, kTokens, 1), {draft, {}}, 1, kTokens);
   EXPECT_LT((at::softmax(all, -1) - at::softmax(target, -1)).abs().max().item<double>(), 1e-6);
-  // A target whose tail is the draft's is known completely from its likeliest tokens.
+  // complete_top_k() keeps the probabilities of the labels, and each completed row sums to 1.
   const TopK labels = top_k_of(target, 5, 1);
   const at::Tensor same_tail = complete_top_k(labels, {draft, {}}, 1, kTokens);
   const at::Tensor known = at::softmax(same_tail, -1).gather(1, labels.ids);
@@ -156,7 +156,8 @@ TEST(TopK, DraftsWithAReducedVocabularyAreCompleted) {
   const LossResult a = loss_and_grad({parse_loss("tv")}, exact), b = loss_and_grad({parse_loss("tv")}, found);
   EXPECT_GT(b.acceptance, a.acceptance);
   EXPECT_LT(b.acceptance - labels.rest.exp().mean().item<double>(), a.acceptance);
-  // A draft that has no token outside the labels' leaves the rest out, and nothing becomes a NaN.
+  // If the draft's vocabulary has no token outside the top k, the rest of the probability is dropped, and no value is
+  // NaN.
   const at::Tensor only = std::get<0>(labels.ids.slice(0, 0, 1).flatten().sort());
   const TopK one{labels.ids.slice(0, 0, 1), labels.logprobs.slice(0, 0, 1), labels.rest.slice(0, 0, 1)};
   const at::Tensor narrow = complete_top_k(one, {at::randn({1, 5}), only}, 1, kTokens);
@@ -183,7 +184,7 @@ struct Labelled {
     options.batch_tokens = 200;
     options.max_steps = 60;
     options.teacher_cache_mib = 0;
-    options.contexts = "data";  // labels answer the data alone
+    options.contexts = "data";  // the labels belong to the answers in the data
     options.device.device = labels.device.device = "cpu";
     options.device.threads = labels.device.threads = 1;
   }
@@ -210,7 +211,7 @@ TEST(Labels, ADraftFromAllProbabilitiesEqualsTheOneDistilledInProcess) {
   EXPECT_NEAR(after_of(labelled), after_of(here), 1e-4);
   EXPECT_NEAR(labelled.json["acceptance"]["rest"].get<double>(), 0, 1e-6);
   EXPECT_EQ(labelled.json["verdict"], "improved");
-  // Two runs can read the same labels, and a resumed run is the same.
+  // A second run with the same labels gives the same result.
   const DistillResult again = f.run("again", "labels:" + f.labels.out);
   EXPECT_EQ(after_of(again), after_of(labelled));
 }
@@ -262,7 +263,8 @@ TEST(Labels, AreRefusedForAnotherTargetOrOtherData) {
   EXPECT_EQ(f.label("labels").kept, 100);
   f.labels.top_k = 7;
   expect_error(ErrorKind::kUsage, {"these differ: top_k"}, [&] { f.label("labels"); });
-  // Without the target's weights a draft can still be distilled, and it is bound to the target that the labels name.
+  // The target's weights are not needed to distil from labels. The draft is then bound to the target that the labels
+  // name.
   fs::create_directories(f.scratch / "tokenizer");
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "config.json"})
     fs::copy_file(f.scratch / "target" / name, f.scratch / "tokenizer" / name);

@@ -40,7 +40,7 @@ TEST(LearningCurve, KeepsItsBounds) {
   const LearningCurve falls = fit_curve(std::vector<CurvePoint>{{1000, 0.6, 1}, {4000, 0.5, 1}, {16000, 0.4, 1}});
   EXPECT_DOUBLE_EQ(falls.scale, 0) << "a curve never falls";
   EXPECT_NEAR(falls.limit, 0.5, 1e-12);
-  // A straight line in log n would be above 1 soon.
+  // These points are on a straight line in log n, which would soon exceed 1. The fitted curve must not.
   const LearningCurve line = fit_curve(std::vector<CurvePoint>{{1000, 0.5, 1}, {4000, 0.7, 1}, {16000, 0.9, 1}});
   EXPECT_LE(line.limit, 1);
   EXPECT_LT(line.at(1e9), 1);
@@ -54,7 +54,8 @@ TEST(LearningCurve, KeepsItsBounds) {
                [] { fit_curve(std::vector<CurvePoint>{{1, 0, 1}, {2, 0, 1}}); });
 }
 
-// Conversations differ from each other, and every draft does a little better or worse on each.
+// Parameters of simulated scores. Acceptance varies between conversations (standard deviation `between`) and, within a
+// conversation, between drafts (standard deviation `within`).
 struct Simulation {
   LearningCurve truth;
   double whole = 64000, between = 0.15, within = 0.04;
@@ -100,7 +101,7 @@ TEST(LearningCurve, IntervalsCoverTheTruth) {
   }
 }
 
-// Where no curve can be fitted, the interval still covers what the whole data may bring.
+// If no curve can be fitted, the interval must still contain the acceptance with all data.
 TEST(LearningCurve, DoesNotExtrapolateNoise) {
   const Simulation flat{{0.6, 0, 1}};
   int curves = 0;

@@ -22,7 +22,7 @@ double largest_difference(const at::Tensor& a, const at::Tensor& b) { return (a 
 
 LossInput random_input(int64_t rows, int64_t vocab, double scale = 3) {
   at::Tensor index = at::arange(0, rows, 2, at::kLong);
-  // A generator of its own gives the same numbers, whichever tests ran before.
+  // Every call has a generator of its own, so that the numbers do not depend on the tests that ran before.
   const at::Generator seeded = at::detail::createCPUGenerator(static_cast<uint64_t>(1000 * rows + vocab));
   return {scale * at::randn({rows, vocab}, seeded), scale * at::randn({rows, vocab}, seeded),
           at::randint(vocab, {rows}, seeded, at::kLong), index, 1};
@@ -65,7 +65,7 @@ TEST(Losses, OfAReducedVocabularyMatchPyTorch) {
       EXPECT_LT(largest_difference(r.grad, golden.at(key + ".grad")), 2e-6) << key;
     }
   }
-  // Keeping all tokens gives the same result as leaving `kept` undefined.
+  // Keeping all tokens gives the same result as an undefined `kept`.
   input = random_input(9, 40);
   for (const char* name : kLosses) {
     const LossOptions options{parse_loss(name), 2.0, 1.3};
@@ -116,7 +116,7 @@ TEST(Losses, HostRowsAgreeWithAten) {
   }
 }
 
-// Rows may have temperatures and weights of their own: the loss is the weighted sum of theirs alone.
+// Each row may have its own temperature and weight. The loss is then the weighted sum of the losses of the single rows.
 TEST(Losses, RowsHaveTheirOwnTemperatureAndWeight) {
   const at::Tensor temperatures = at::tensor({0.3f, 1.0f, 0.7f, 2.0f, 1.3f}),
                    weights = at::tensor({1.0f, 3.0f, 0.0f, 0.5f, 2.0f});
@@ -142,7 +142,7 @@ TEST(Losses, RowsHaveTheirOwnTemperatureAndWeight) {
     for (const LossResult& r : {loss_and_grad(options, all), loss_and_grad_aten(options, all)}) {
       EXPECT_NEAR(r.loss, loss, 1e-5) << name;
       if (options.mix.needs_target()) EXPECT_NEAR(r.acceptance, acceptance, 1e-6) << name;
-      // Logits divided by 0.3 reach 40, which fp32 rounds by up to 4e-6.
+      // With temperature 0.3, logits reach 40 after the division, where fp32 rounds by up to 4e-6.
       EXPECT_LT(largest_difference(r.grad, grad), 1e-5) << name;
     }
   }
@@ -167,7 +167,7 @@ TEST(Losses, HybridTurnsFromKlToTv) {
   EXPECT_LT(same.grad.abs().max().item<double>(), 1e-7);
 }
 
-// The mean acceptance can be given, and then the rows are not read for it first.
+// If options.acceptance is set, λ of lk_hybrid is computed from it.
 TEST(Losses, HybridFollowsAGivenAcceptance) {
   const LossInput input = random_input(6, 50);
   LossOptions options{parse_loss("lk_hybrid"), 3.0, 1.0};
@@ -176,7 +176,7 @@ TEST(Losses, HybridFollowsAGivenAcceptance) {
     EXPECT_NEAR(r.kl_weight, std::exp(-0.75), 1e-12);
 }
 
-// A gradient written over the logits is the same as one beside them.
+// A gradient written over the draft's logits equals a gradient written to a new tensor.
 TEST(Losses, GradientMayTakeThePlaceOfTheLogits) {
   for (const char* name : {"lk_hybrid", "ce", "0.2*ce+jsd+rkl"}) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -213,7 +213,7 @@ TEST(Losses, NonFiniteLogitsMakeTheLossNaN) {
       EXPECT_TRUE(std::isnan(loss_and_grad_aten({parse_loss(name), 3, 1}, input).loss)) << name;
     }
   }
-  // A token that neither model can produce is not an error.
+  // A token to which both models give probability 0 is not an error.
   LossInput input = random_input(3, 40);
   input.draft.select(1, 5).fill_(-kInf);
   input.target.select(1, 5).fill_(-kInf);
@@ -245,7 +245,8 @@ TEST(Losses, ParsesSumsOfTerms) {
     expect_error(ErrorKind::kUsage, {"--loss", "0.1*ce+0.9*tv"}, [&] { parse_loss(text); });
 }
 
-// Where a probability is zero in fp32, reversed divergences are floored instead of infinite.
+// Reverse KL and the other losses are finite even where a probability would underflow to 0 in fp32, because
+// probabilities have a floor.
 TEST(Losses, StayFiniteWhereOneModelIsSure) {
   for (const char* name : {"rkl", "jsd", "nla", "kl"}) {
     LossInput input = random_input(3, 40);

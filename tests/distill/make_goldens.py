@@ -26,7 +26,7 @@ draft, target = 3 * torch.randn(6, 37), 3 * torch.randn(6, 37)
 target[1] = draft[1] + 0.1 * torch.randn(37)  # a row that nearly agrees
 labels, rows = torch.randint(0, 37, (6,)), torch.tensor([0, 1, 3, 4])
 tensors = {"draft": draft, "target": target, "labels": labels, "rows": rows}
-terms = {  # functions of log p, log q and label [R]; alpha is the overlap of the rows
+terms = {  # functions of log p, log q and label [R]; alpha [R] is Σ min(p, q) of each row
     "ce": lambda log_p, log_q, label, alpha: -log_q.gather(1, label[:, None]).mean(),
     "kl": lambda log_p, log_q, label, alpha: (log_p.exp() * (log_p - log_q)).sum(-1).mean(),
     "rkl": lambda log_p, log_q, label, alpha: (log_q.exp() * (log_q - log_p)).sum(-1).mean(),
@@ -71,9 +71,9 @@ for name, mix in mixes.items():
             f"{key}.acceptance": acceptance.float().reshape(1),
             f"{key}.grad": x.grad.float(),
         }
-# The draft scores only 14 of the 37 tokens (`kept`). kl and the other divergences compare with the target renormalised
-# over these tokens, and leave out rows whose argmax is not among them. acceptance, tv and nla use the target as it is.
-# ce leaves out rows whose label is not among the 14 tokens. Means are over all rows.
+# The draft has a reduced vocabulary: `kept`, 14 of the 37 tokens. kl, rkl and jsd renormalise the target over these
+# tokens and leave out rows whose argmax is not one of them. acceptance, tv and nla use the target as it is. ce leaves
+# out rows whose label is not one of the 14 tokens. Means are over all rows.
 generator = torch.Generator().manual_seed(8)
 kept = torch.randperm(37, generator=generator)[:14].sort().values
 kept_set = set(kept.tolist())

@@ -1,4 +1,4 @@
-// The state of an optimizer as a checkpoint keeps it, as whole tensors.
+// Returns the state of an optimizer as whole tensors, named as in a checkpoint.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,8 @@
 
 namespace specdec::testing {
 
-// All ranks that share the state call it. Returns nothing on ranks other than 0 then.
+// Returns the tensors. If ranks share the state, every rank must call state_of(); only rank 0 gets the tensors, the
+// other ranks get an empty vector.
 inline std::vector<distill::NamedTensor> state_of(const distill::AdamW& optimizer) {
   std::vector<at::Tensor> pieces;
   optimizer.visit_state([&](const at::Tensor& piece) { pieces.push_back(piece.clone()); });

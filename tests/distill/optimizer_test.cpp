@@ -43,8 +43,8 @@ TEST(Optimizer, TenStepsAsPyTorch) {
     EXPECT_LT((p.tensor - g.file.at("p10." + p.name)).abs().max().item<double>(), 1e-6) << p.name;
 }
 
-// Compares forward pass, fused loss gradient, backward pass and update together with transformers and torch.optim
-// (tests/parity/make_goldens.py).
+// Compares whole training steps (forward pass, fused loss gradient, backward pass and update) with transformers and
+// torch.optim. tests/parity/make_goldens.py made the golden values.
 TEST(Optimizer, TenTrainingStepsOfADecoderAsTransformers) {
   for (const bool ce : {true, false}) {
     const fs::path path =
@@ -117,7 +117,7 @@ TEST(Optimizer, GlobalNormCountsEveryTensor) {
 }
 
 TEST(Optimizer, LowPrecisionParametersKeepAMaster) {
-  // Steps far below bf16's resolution still add up.
+  // Updates that are much smaller than the resolution of bf16 still add up in the fp32 master copy.
   std::vector<NamedTensor> parameters = {{"w", at::ones({2, 2}, at::kBFloat16).requires_grad_(true)}};
   AdamW optimizer(parameters, {});
   for (int i = 0; i < 100; ++i) {
@@ -152,8 +152,8 @@ TEST(Optimizer, SharesCoverEveryValueOnce) {
   }
 }
 
-// Ranks that share the state update the parameters to the bits of one process, keep a share of the state each, and
-// write and read the state of one process.
+// If ranks share the optimizer state, the updated parameters are bit-identical to those of one process, each rank keeps
+// only its share, and either can load the other's checkpoints.
 TEST(Optimizer, RanksShareTheStateWithTheSameBits) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const std::vector<std::vector<int64_t>> shapes = {{50, 37}, {7}, {300}, {1}, {129, 8}};
@@ -168,7 +168,7 @@ TEST(Optimizer, RanksShareTheStateWithTheSameBits) {
     const auto step = [&](AdamW& optimizer, std::vector<NamedTensor>& p, int number) {
       for (size_t i = 0; i < p.size(); ++i) {
         const auto generator = at::make_generator<at::CPUGeneratorImpl>(1000 * number + i);
-        // Parameter 2 has no gradient in every other step.
+        // In every second step, parameter 2 has no gradient.
         p[i].tensor.mutable_grad() = i == 2 && number % 2 ? at::Tensor() : at::randn(shapes[i], generator);
       }
       optimizer.step(1e-2, optimizer.grad_norm());

@@ -1,4 +1,4 @@
-// A target, its data and the options of a run on them, for the tests of whole runs.
+// A fixture for tests of whole runs: a toy target, data, and the options of a run.
 #pragma once
 
 #include <string>
@@ -34,7 +34,7 @@ struct Project {
     options.device.threads = 1;
   }
   DistillResult run() { return distill::run(options, {}, clock); }
-  // The rows that gave the verdict: the target's answers to the prompts of one half.
+  // Returns the rows on which the verdict was measured: the prompts of the verdict half, with the target's answers.
   std::vector<TokenRow> judged_rows() const {
     HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
     put_answers(answers_from_json(Json::parse(get(scratch / "run/contexts.json")), 24, "file"), {48}, "file", h);

@@ -1,4 +1,4 @@
-// Two ranks train as one process does, and a run goes on with another number of ranks.
+// Two ranks train to the same result as one process, and a run can be resumed with another number of ranks.
 #include <gtest/gtest.h>
 
 #include "distill/gradient/eagle_gradient.h"
@@ -14,7 +14,7 @@ namespace {
 
 using namespace specdec::testing;
 
-// Largest difference between the weights of two drafts.
+// Returns the largest absolute difference between the weights of two drafts.
 double distance(const TrainedDraft& a, const TrainedDraft& b) {
   std::vector<at::Tensor> x, y;
   a.visit([&](const std::string&, at::Tensor& t) { x.push_back(t.detach()); });
@@ -29,7 +29,7 @@ struct Training {
   std::vector<TokenRow> train = toy_rows(120, 5, 6, 40), selection = toy_rows(10, 6);
   TrainerOptions options;
   SystemClock clock;
-  int team = 1;  // ranks that hold the target together
+  int team = 1;  // ranks among which the target is divided
   int64_t cache = 1 << 20;
 
   explicit Training(int64_t steps) {
@@ -39,14 +39,14 @@ struct Training {
     options.evaluate_every = 4;
     options.checkpoint_every = 3;
     options.seed = 9;
-    // Rows of the same length of which few or all positions are learnt: the ranks have equally many tokens and unequal
-    // numbers of learnt ones.
+    // Every third row has few positions in the loss. So the ranks have equally many tokens, but unequal numbers of
+    // positions in the loss.
     for (size_t i = 0; i < train.size(); i += 3)
       std::fill(train[i].loss_mask.begin() + 3, train[i].loss_mask.end(), uint8_t{0});
   }
   model::Decoder draft() const { return keep_layers(*target, {0, 2}); }
 
-  // What a rank has of a target that its team holds together: its share, and all but the layers.
+  // Returns this rank's share of the target; null if the target is not divided (team = 1).
   std::shared_ptr<DividedTarget> divided(const parallel::Ranks& ranks) const {
     if (team == 1) return nullptr;
     const parallel::Ranks& own = ranks.team(team);
@@ -60,7 +60,7 @@ struct Training {
     return around;
   }
 
-  // Trains on one rank, from the newest intact checkpoint if there is one.
+  // Runs one rank of the training, from the newest intact checkpoint if there is one.
   TrainingSummary run(const TrainedDraft& draft, const fs::path& directory, const parallel::Ranks& ranks,
                       const ProgressFn& progress = {}) {
     return run(draft, directory, ranks, divided(ranks), progress);
@@ -84,7 +84,7 @@ struct Training {
     }
     return trainer.run();
   }
-  // Trains on as many ranks as there are drafts.
+  // Trains on as many ranks as `drafts` has drafts; rank i trains drafts[i].
   void run_on(const std::vector<TrainedDraft>& drafts, const fs::path& directory) {
     std::vector<TrainingSummary> summaries(drafts.size());
     const auto errors = as_ranks(static_cast<int>(drafts.size()), [&](const parallel::Ranks& ranks) {
@@ -105,7 +105,8 @@ struct Training {
     run_on(std::vector<TrainedDraft>(drafts.begin(), drafts.end()), directory);
     return drafts;
   }
-  // Trains on `count` ranks until step 5, when the power fails. The newest checkpoint is that of step 4.
+  // Trains on one rank per draft until a simulated power failure at step 5. The newest checkpoint is then that of step
+  // 4.
   void cut_off(const std::vector<TrainedDraft>& drafts, const fs::path& directory) {
     const auto errors = as_ranks(static_cast<int>(drafts.size()), [&](const parallel::Ranks& ranks) {
       run(drafts[static_cast<size_t>(ranks.rank())], directory, ranks, [&](const Progress& p) {
@@ -117,7 +118,7 @@ struct Training {
   }
 };
 
-// Heads with their target, and rows of which a head learns unequal numbers in each of its steps.
+// Trains EAGLE-3 heads. The rows differ in their number of positions in the loss at each training step of the head.
 struct HeadTraining : Training {
   explicit HeadTraining(int64_t steps) : Training(steps) {
     target = std::make_shared<model::Decoder>(toy_decoder(8, 1, 6));
@@ -178,7 +179,8 @@ TEST(RankTraining, ARunGoesOnWithAnotherNumberOfRanks) {
   }
 }
 
-// The mean of each step of a head is over the rows of all ranks that reach the step.
+// At each training step of the head, the mean loss is over the rows of all ranks that have a token to predict at this
+// step.
 TEST(RankTraining, RanksTrainAHeadAsOneProcessDoes) {
   for (const char* loss : {"kl", "lk_hybrid"}) {
     const Scratch scratch(true);
@@ -260,7 +262,8 @@ TEST(RankTraining, RanksThatHoldTheTargetTogetherTrainAHead) {
   }
 }
 
-// A rank that is lost while others need its share: rank 0 keeps the last whole step, and the run goes on from there.
+// If a rank fails whose share of the target other ranks need, rank 0 saves the last complete step, and the run can be
+// resumed from it.
 TEST(RankTraining, ARunWhoseTargetLostARankGoesOn) {
   const Scratch scratch(true);
   Training t(8);
@@ -277,7 +280,8 @@ TEST(RankTraining, ARunWhoseTargetLostARankGoesOn) {
   t.run_on(2, scratch / "run");
 }
 
-// Ranks that share the optimizer's state leave the very files of ranks that do not, and a run goes on either way.
+// Checkpoints are byte-identical whether or not the optimizer state is shared, and a run can be resumed with the other
+// setting.
 TEST(RankTraining, ASharedOptimizerChangesNothing) {
   const Scratch scratch(true);
   Training t(8);
@@ -299,7 +303,8 @@ TEST(RankTraining, ASharedOptimizerChangesNothing) {
   }
 }
 
-// A rank that is lost takes its share of the state with it, so nothing newer than the last checkpoint is left.
+// If a rank fails that has a share of the optimizer state, the run must be resumed from the last checkpoint. Without
+// sharing, rank 0 saves the last complete step.
 TEST(RankTraining, ARunThatSharesItsOptimizerGoesOnFromACheckpointWhenARankIsLost) {
   for (const bool shares : {false, true}) {
     const Scratch scratch(true);
@@ -317,7 +322,7 @@ TEST(RankTraining, ARunThatSharesItsOptimizerGoesOnFromACheckpointWhenARankIsLos
   }
 }
 
-// A rank whose weights are damaged, as a hardware fault would do, gets those of rank 0's checkpoint again.
+// A rank whose weights are damaged (as by a hardware fault) gets the weights of rank 0's checkpoint by a roll-back.
 TEST(RankTraining, ARankWithDamagedWeightsIsRestored) {
   const Scratch scratch;
   Training t(20);

@@ -22,7 +22,7 @@ RejectRecord record_of(const std::string& id, const std::vector<std::pair<int64_
   return record;
 }
 
-// Two rows of which the first two tokens are the prompt.
+// Returns two rows whose first two tokens are the prompt.
 std::vector<TokenRow> two_rows() {
   std::vector<TokenRow> rows(2);
   rows[0].id = "a", rows[1].id = "b";
@@ -104,8 +104,8 @@ struct OneBatch {
   }
 };
 
-// Rows that were served at different temperatures may be in one batch: its loss and gradients are those of the rows
-// alone, each at its own temperature.
+// A batch may have rows that were served at different temperatures. Its loss and gradients equal those of computing
+// each row alone, at its own temperature.
 TEST(RowTerms, RowsAreLearntAtTheirTemperatures) {
   OneBatch c;
   c.rows[0].has_sampling = c.rows[1].has_sampling = true;
@@ -136,7 +136,7 @@ TEST(RowTerms, RefusedTokensWeighMore) {
   rejects.tokens = {{3, 5}, {}, {2}};
   const Batch batch = make_batch(c.rows, {2, 0, 1});
   const double plain = c.loss(c.source(1), {batch});
-  // The loss of the refused tokens alone: all others have no weight in the mean over the same number of rows.
+  // `refused` is the loss of the rejected tokens alone: all other tokens get loss_mask 0.
   std::vector<TokenRow> alone = c.rows;
   for (size_t i = 0; i < alone.size(); ++i)
     for (size_t t = 1; t < alone[i].tokens.size(); ++t)

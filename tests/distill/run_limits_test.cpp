@@ -1,4 +1,4 @@
-// What limits and interruptions do to a run: its time, its verdict, its dtype, and its directory.
+// Tests how limits and interruptions affect a run: its duration, verdict, dtype and directory.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -10,7 +10,7 @@
 namespace specdec::distill {
 namespace {
 
-// A gain that was not found says nothing of the draft if nothing was learnt.
+// If a run with too few steps shows no gain, the verdict is inconclusive, because the draft has hardly been trained.
 TEST(RunLimits, FewStepsGiveNoVerdict) {
   Project f;
   f.options.draft = "model:" + f.options.target;
@@ -23,12 +23,13 @@ TEST(RunLimits, FewStepsGiveNoVerdict) {
       << r.json["next"];
 }
 
-// What a time limit leaves for a verdict is judged, and the rest is said.
+// A run with a time limit keeps the limit. It judges only as many held-out rows as there is time for, and reports how
+// many these are.
 TEST(RunLimits, ATimeLimitHoldsWithFewerHeldOutAnswers) {
   Project f(200);
   f.options.max_steps = 0;
   f.options.time_limit_seconds = 60;
-  const ManualClock slow(0, 0.02);  // every look at the clock takes 20 ms, as if the work between them did
+  const ManualClock slow(0, 0.02);  // each reading of the clock advances it by 20 ms, in place of work
   const DistillResult r = distill::run(f.options, {}, slow);
   const double seconds = r.json["seconds"], training = r.json["training"]["seconds"];
   EXPECT_LE(seconds, 66) << "a step and a piece of rows may end late";
@@ -54,7 +55,7 @@ TEST(RunLimits, ADraftIsJudgedAndWrittenInTheCheckpointsDtype) {
       << "of the weights as they are written";
 }
 
-// The dtype of a run is settled when it begins: another machine would choose another.
+// A resumed run keeps the dtype chosen at its start, although another machine might choose another.
 TEST(RunLimits, AResumedRunKeepsItsDtype) {
   Project f;
   model::save_decoder(model::load_decoder(f.scratch / "target", at::kCPU, at::kBFloat16), f.scratch / "target");

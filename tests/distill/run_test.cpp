@@ -52,7 +52,7 @@ TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
   EXPECT_EQ(r.json["training"]["steps"], 120);
   EXPECT_EQ(r.json["training"]["layers"]["kept"].size(), 2u);
   EXPECT_EQ(Json::parse(get(f.scratch / "run/result.json")), r.json);
-  // The draft is bound to its target and has byte-for-byte copies of its tokenizer files.
+  // The draft is bound to its target and has byte-for-byte copies of the target's tokenizer files.
   EXPECT_EQ(check_binding(f.scratch / "target", f.scratch / "run/draft").state, BindingState::kBound);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
     EXPECT_EQ(get(f.scratch / "run/draft" / name), get(f.scratch / "target" / name));
@@ -61,7 +61,7 @@ TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
   EXPECT_EQ(binding->loss, "lk_hybrid");
   EXPECT_EQ(r.json["draft"]["id"], fingerprint_model(f.scratch / "run/draft").id);
   EXPECT_EQ(model::load_decoder_config(f.scratch / "run/draft").num_layers, 2);
-  // The reported figures are those of the published weights on the half of the held-out rows that gives the verdict.
+  // The reported acceptance is that of the published weights on the verdict half of the held-out rows.
   const model::Decoder target = model::load_decoder(f.scratch / "target", at::kCPU, at::kFloat);
   const model::Decoder draft = model::load_decoder(f.scratch / "run/draft", at::kCPU, at::kFloat);
   EXPECT_NEAR(evaluate(draft, &target, f.judged_rows(), {.temperature = 1, .batch_tokens = 200}).acceptance,
@@ -71,8 +71,8 @@ TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
   EXPECT_EQ(check_binding(f.scratch / "target", f.scratch / "run/draft").state, BindingState::kStale);
 }
 
-// A draft is measured where it will speculate, in the target's own answers, unless the data are those already or the
-// user wants the text as it is.
+// A draft is measured on the target's own answers, unless the target wrote the answers in the data or the user gives
+// --contexts data.
 TEST(Run, MeasuresOnTheTargetsOwnAnswers) {
   Project f;
   f.options.max_steps = 20;
@@ -98,7 +98,8 @@ TEST(Run, MeasuresOnTheTargetsOwnAnswers) {
   expect_error(ErrorKind::kUsage, {"--contexts", "target or data"}, [&] { f.run(); });
 }
 
-// Fine-tuned models often name the end of a turn in their tokenizer alone, and servers end answers there.
+// Fine-tuned models often name the end-of-turn token only in their tokenizer. Servers end answers at this token, so the
+// answers on which a draft is measured end there, too.
 TEST(Run, TheTokenizersEndEndsTheAnswersThatMeasure) {
   Project f;
   f.options.max_steps = 1;
@@ -140,7 +141,7 @@ TEST(Run, AReducedVocabularyIsLearntPublishedAndKept) {
     EXPECT_TRUE(std::binary_search(draft.config.draft_vocab.begin(), draft.config.draft_vocab.end(), id));
   EXPECT_NEAR(evaluate(draft, &target, f.judged_rows(), {.temperature = 1, .batch_tokens = 200}).acceptance,
               r.json["acceptance"]["after"]["value"].get<double>(), 1e-6);
-  // Training that continues from this draft keeps its vocabulary.
+  // A run that continues from this draft keeps the draft's vocabulary.
   f.options.draft = "model:" + (f.scratch / "run/draft").string();
   f.options.draft_vocab = 0;
   f.options.max_steps = 2;
@@ -199,7 +200,7 @@ TEST(Run, ResumesAfterAKillToTheSameBits) {
   for (const char* key : {"verdict", "acceptance", "options", "inputs", "data"})
     EXPECT_EQ(resumed.json[key], straight.json[key]) << key;
   EXPECT_EQ(resumed.json["training"]["selection"], straight.json["training"]["selection"]);
-  // Running it again returns the same result, because the run is done.
+  // Running the command again returns the same result, because the run has finished.
   EXPECT_EQ(f.run().json, resumed.json);
   f.options.lk_eta = 4;
   f.options.device.seed = 8;
@@ -207,7 +208,8 @@ TEST(Run, ResumesAfterAKillToTheSameBits) {
                [&] { f.run(); });
 }
 
-// With branches a run learns at every depth, and goes on to the same bits: the places and the drawn tokens, too.
+// A run with on-policy roll-outs (--on-policy) trains at every depth. When it is resumed, the result is bit-identical,
+// with the same anchors and sampled tokens.
 TEST(Run, LearnsWhereTheDraftGoesOnByItself) {
   Project f;
   f.options.on_policy = 3;
@@ -240,8 +242,8 @@ TEST(Run, LearnsWhereTheDraftGoesOnByItself) {
   }
 }
 
-// Settings that the options leave open are chosen once. A resumed run keeps them, and gives the same bits if the limit
-// is in steps.
+// Settings that the options leave open are chosen once. A resumed run keeps these settings; if the limit is in steps,
+// its result is bit-identical.
 TEST(Run, ChoosesSettingsOnceAndKeepsThemWhenItGoesOn) {
   Project f;
   f.options.batch_tokens = 0;
@@ -269,7 +271,7 @@ TEST(Run, ChoosesSettingsOnceAndKeepsThemWhenItGoesOn) {
   f.options.resume = true;
   EXPECT_EQ(f.run().json["options"], straight.json["options"]);
   EXPECT_EQ(get(f.scratch / "again/draft/model.safetensors"), get(f.scratch / "run/draft/model.safetensors"));
-  // With a time limit, the earlier measurement stays in force, whatever the machine's speed is now.
+  // With a time limit, a resumed run keeps the settings that the interrupted run computed from the machine's speed.
   f.options.epochs = 0;
   f.options.resume = false;
   f.options.time_limit_seconds = 1.5;
@@ -302,8 +304,8 @@ TEST(Run, EveryVerdictNamesTheNextCommand) {
   EXPECT_NE(next_step(Verdict::kInconclusive, o, {.longer = 15}).command.find("--time-limit 5m"), std::string::npos);
 }
 
-// A stop at any stage before or after the training steps gives exit code 75, and the same command with --resume then
-// succeeds.
+// A stop request at any stage before or after the training steps gives exit code 75; the same command with --resume
+// then succeeds.
 TEST(Run, PreparingEndsAtAStop) {
   for (const char* stage : {"loading the target", "reading the data", "choosing layers", "measuring the start",
                             "measuring and saving the start", "measuring and saving the end", "judging"}) {
@@ -331,7 +333,7 @@ TEST(Run, LearnsFromTextAloneWithoutATarget) {
   f.options.target = (f.scratch / "tokenizer").string();
   f.options.draft = "config:" + (f.scratch / "tokenizer/config.json").string();
   f.options.loss = "ce";
-  // Text with something to learn: the tokens of every row count upwards.
+  // Makes text with something to learn: the tokens of every row count upwards.
   auto count = toy_rows(150, 5), held_out = toy_rows(40, 6);
   for (auto* rows : {&count, &held_out})
     for (TokenRow& r : *rows)
@@ -345,8 +347,8 @@ TEST(Run, LearnsFromTextAloneWithoutATarget) {
             r.json["cross_entropy"]["before"]["value"].get<double>() - 0.5);
   EXPECT_GT(r.json["cross_entropy"]["difference"]["ci"][0].get<double>(), 0);
   EXPECT_FALSE(fs::exists(f.scratch / "run/draft/specdec.json")) << "bound to nothing";
-  // Continues training from the target's own weights, as an overnight update of the target does. The draft starts as
-  // the target itself, so acceptance would say nothing.
+  // Trains the target's own weights further, as for an update of the target. The initial draft is the target itself, so
+  // the verdict is by cross entropy instead of acceptance.
   f.options.target = (f.scratch / "run/draft").string();
   f.options.draft = "model:" + f.options.target;
   f.options.out = (f.scratch / "more").string();
@@ -371,7 +373,7 @@ TEST(Run, ARunThatFailsAtItsStartLeavesNothing) {
   f.options.draft = "model:" + (f.scratch / "broken").string();
   EXPECT_THROW(f.run(), Error);
   EXPECT_FALSE(fs::exists(f.options.out));
-  fs::create_directory(f.options.out);  // a directory that was there stays
+  fs::create_directory(f.options.out);  // an empty directory that exists is kept
   EXPECT_THROW(f.run(), Error);
   EXPECT_TRUE(fs::is_empty(f.options.out));
   f.options.draft = "model:" + f.options.target;
@@ -379,7 +381,8 @@ TEST(Run, ARunThatFailsAtItsStartLeavesNothing) {
   EXPECT_NO_THROW(f.run()) << "the corrected command needs no other directory";
 }
 
-// A run that was killed before its first checkpoint leaves files, such as the name of its run at MLflow (examples/).
+// A run that was killed before its first checkpoint leaves files (mlflow.json comes from a script in examples/). A new
+// run in the same directory removes them.
 TEST(Run, ANewRunTakesOverNothingOfAKilledOne) {
   const Scratch scratch;
   const fs::path run = scratch / "run";
@@ -392,7 +395,7 @@ TEST(Run, ANewRunTakesOverNothingOfAKilledOne) {
     EXPECT_FALSE(fs::exists(run / name)) << name;
   EXPECT_EQ(get(run / "notes.txt"), "{}");
   EXPECT_EQ(read_json(run / "run.json")["options"]["seed"], 1);
-  // A run that is resumed keeps its own.
+  // A resumed run keeps its own files.
   put(run / "mlflow.json", "{}");
   fs::create_directories(run / "checkpoints/step-1");
   directory.keep();

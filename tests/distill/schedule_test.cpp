@@ -13,7 +13,7 @@ TEST(Schedule, WarmsUpAndDecaysOverTheSteps) {
   EXPECT_NEAR(learning_rate(o, 4, 0), 5e-4, 1e-12);
   EXPECT_NEAR(learning_rate(o, 9, 0), 1e-3, 1e-12);
   EXPECT_NEAR(learning_rate(o, 10, 0), 1e-3, 1e-12);
-  EXPECT_NEAR(learning_rate(o, 55, 0), 1e-3 * 0.55, 1e-9);  // half-way, the mean of 1 and 0.1
+  EXPECT_NEAR(learning_rate(o, 55, 0), 1e-3 * 0.55, 1e-9);  // half-way through the cosine: the mean of 1 and 0.1
   EXPECT_NEAR(learning_rate(o, 100, 0), 1e-4, 1e-12);
   EXPECT_NEAR(learning_rate(o, 1000, 0), 1e-4, 1e-12);
   for (int64_t s = 11; s < 100; ++s) EXPECT_LT(learning_rate(o, s, 0), learning_rate(o, s - 1, 0));

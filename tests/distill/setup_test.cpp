@@ -1,4 +1,4 @@
-// What a run plans before its first step.
+// Tests the memory plan and the warnings before the first step of a run.
 #include "distill/run/setup.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ Setup small_setup(const fs::path& out, const parallel::Ranks& ranks) {
   return s;
 }
 
-// Returns a configuration of about this many parameters.
+// Returns a configuration with about `parameters` parameters.
 model::DecoderConfig config_of(int64_t parameters) {
   model::DecoderConfig config = toy_config(16);
   config.hidden_size = 1024;
@@ -41,7 +41,8 @@ TEST(Setup, TheMemoryPlanCountsTheShareOfTheOptimizer) {
       s.options.device.dtype = dtype;
       return memory_plan(s, config, shares).draft_bytes;
     };
-    // Weights and gradients are whole; two moments are shared, and with 16-bit weights the masters, too.
+    // Each rank has all weights and all gradients. The two moments and, for 16-bit weights, the master copies are
+    // divided among the ranks.
     EXPECT_EQ(draft_bytes("fp32", false), 16 * parameters);
     EXPECT_EQ(draft_bytes("fp32", true), 8 * parameters + 8 * share);
     EXPECT_EQ(draft_bytes("bf16", false), 18 * parameters);
@@ -58,17 +59,19 @@ TEST(Setup, TheMemoryPlanCountsTheShareOfTheOptimizer) {
 TEST(Setup, TheOptimizerIsSharedWhereMemoryDoesNotHoldAllOfIt) {
   const Scratch scratch;
   bool shared = false;
-  // The memory that is free can change between the choice of the size and the plan, so this has several tries.
+  // Tries several times, because the free memory can change between choosing the model's size and planning.
   for (int tries = 0; tries < 5 && !shared; ++tries) {
     const int64_t available =
         memory_plan(small_setup(scratch.root(), parallel::Ranks::alone()), config_of(1 << 22), false).available_bytes;
-    const model::DecoderConfig config = config_of(available / 14);  // 16 bytes a parameter do not fit, 12 do
+    // With available / 14 parameters, 16 bytes per parameter (not shared) do not fit into memory, 12 bytes (shared) do.
+    const model::DecoderConfig config = config_of(available / 14);
     as_ranks(2, [&](const parallel::Ranks& ranks) {
       distill::Setup s = small_setup(scratch.root(), ranks);
       try {
         plan_memory(s, config);
       } catch (const Error& e) {
-        if (e.kind() == ErrorKind::kDevice) return;  // kIo: the disk would not hold the checkpoints, which is no matter
+        // The other kind, kIo, means that the disk is too small for checkpoints. That does not matter here.
+        if (e.kind() == ErrorKind::kDevice) return;
       }
       if (ranks.rank() == 1) shared = s.shares_optimizer;
     });
@@ -78,7 +81,7 @@ TEST(Setup, TheOptimizerIsSharedWhereMemoryDoesNotHoldAllOfIt) {
   EXPECT_TRUE(shared);
 }
 
-// The target is loaded before the plan is made, so what it takes was available before.
+// The target is loaded before the plan is made, so the plan adds the target's bytes to the available memory.
 TEST(Setup, TheMemoryPlanCountsTheTarget) {
   const Scratch scratch;
   distill::Setup s = small_setup(scratch.root(), parallel::Ranks::alone());
@@ -94,7 +97,7 @@ TEST(Setup, TheMemoryPlanCountsTheTarget) {
 TEST(Setup, ADraftAsLargeAsItsTargetIsRemarked) {
   const Scratch scratch;
   distill::Setup s = small_setup(scratch.root(), parallel::Ranks::alone());
-  set_log_sink({});  // the first sink also gets what earlier tests have logged
+  set_log_sink({});  // discards what earlier tests logged
   for (const bool large : {true, false}) {
     int said = 0;
     set_log_sink([&](LogLevel level, const std::string& text) {

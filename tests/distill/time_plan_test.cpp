@@ -1,4 +1,4 @@
-// How a time limit is divided, and the command that a run suggests.
+// Tests how a time limit is divided, and the command that a run suggests.
 #include "distill/settings/time_plan.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,8 @@ using specdec::testing::ManualClock;
 using Stage = TimePlan::Stage;
 constexpr Stage kStages[] = {Stage::kLayers, Stage::kAnswers, Stage::kStart, Stage::kStep};
 
-// Lets every stage take the part `use` of what it may take, and returns when the last one has ended.
+// Simulates a preparation in which each stage uses the fraction `use` of its allowed time. Returns the time when the
+// last stage ends.
 double prepared_after(double limit, double loading, double use) {
   ManualClock clock(1000);
   TimePlan plan(limit, 1, clock);
@@ -43,7 +44,7 @@ TEST(TimePlan, AStageHasWhatEarlierOnesLeft) {
   plan.set_loaded();
   EXPECT_NEAR(plan.seconds_for(Stage::kLayers), 3.2, 1e-9);
   EXPECT_NEAR(plan.seconds_for(Stage::kAnswers), 9.6, 1e-9) << "the layers took no time";
-  clock.now = 30;  // a stage took far too long
+  clock.now = 30;  // as if a stage had taken far too long
   EXPECT_NEAR(plan.seconds_for(Stage::kStep), 0.8, 1e-9) << "later ones still have a little";
 }
 

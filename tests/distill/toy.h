@@ -37,8 +37,8 @@ inline model::DecoderConfig toy_config(int64_t layers = 3) {
   return c;
 }
 
-// Returns a random model. Its predictions would be nearly uniform with the usual weights; the factor `scale` = 10 makes
-// them sharp.
+// Returns a random model whose matrices are multiplied by `scale`. With scale 10 its predictions are sharp, with 1
+// nearly uniform.
 inline model::Decoder toy_decoder(int64_t layers = 3, uint64_t seed = 1, double scale = 10) {
   at::set_num_threads(1);
   model::Decoder d = model::random_decoder(toy_config(layers), seed, at::kCPU, at::kFloat);
@@ -116,7 +116,7 @@ inline void write_data(const fs::path& directory, const fs::path& target, const 
   put(directory / "index.json", to_json(index).dump(1));
 }
 
-// Reads the tensors of a safetensors file, F32 and I64 only.
+// Reads all tensors of a safetensors file, which must be F32 or I64.
 inline std::map<std::string, at::Tensor> read_tensors(const fs::path& path) {
   const SafetensorsFile file(path);
   std::map<std::string, at::Tensor> out;

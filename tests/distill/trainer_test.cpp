@@ -29,7 +29,7 @@ struct Fixture {
     options.seed = 9;
     fs::create_directories(run);
   }
-  // Trains to the end, from the newest intact checkpoint if there is one.
+  // Trains to the limit, from the newest intact checkpoint if there is one.
   TrainingSummary run(model::Decoder& draft, const Clock* other = nullptr, const ProgressFn& progress = {}) {
     ModelTeacher teacher(target, train, 1 << 20), judge(target, selection, 1 << 20);
     Trainer trainer(options, {&train, &selection, &teacher, &judge}, draft, other ? *other : clock, progress);
@@ -113,7 +113,8 @@ TEST(TrainerTest, StopsAtTheTimeLimit) {
   f.options.schedule.total_steps = 0;
   f.options.schedule.time_limit_seconds = 400;
   f.options.evaluate_every = f.options.checkpoint_every = 0;
-  const specdec::testing::ManualClock clock(0, 1);  // limits in time are exact
+  // Each reading advances the clock by 1 s, so that the time limit is deterministic.
+  const specdec::testing::ManualClock clock(0, 1);
   model::Decoder draft = f.draft();
   const TrainingSummary s = f.run(draft, &clock);
   EXPECT_GE(s.seconds, 400);
@@ -124,8 +125,8 @@ TEST(TrainerTest, StopsAtTheTimeLimit) {
   EXPECT_LE(s.measured.size(), 12u);
 }
 
-// Six uninterrupted steps give the same bits as six steps that a SIGKILL at any change of the file system interrupts
-// and a second run resumes.
+// A run of six steps is killed (SIGKILL) at every possible change of the file system and then resumed. Its weights are
+// bit-identical to those of an uninterrupted run.
 TEST(TrainerTest, KilledAnywhereAndResumedGivesTheSameBits) {
   const Scratch scratch(true);
   const auto shorten = [](Fixture& fixture) {
@@ -177,7 +178,7 @@ TEST(TrainerTest, StopRequestSavesAndSaysHowToGoOn) {
   model::Decoder expected = straight.draft();
   straight.run(expected);
   Fixture f(scratch / "run");
-  // Runs in a child process, because a stop request cannot be withdrawn.
+  // Runs in a child process, because a stop request of a process cannot be withdrawn.
   const int code = in_child(nullptr, "", [&] {
     model::Decoder draft = f.draft();
     f.run(draft, nullptr, [](const Progress& p) {
@@ -193,7 +194,7 @@ TEST(TrainerTest, StopRequestSavesAndSaysHowToGoOn) {
   EXPECT_TRUE(same_weights(draft, expected));
 }
 
-// A clock that requests the stop when it is read for the n-th time, in the middle of a step or of a measurement.
+// A clock that requests a stop at its n-th reading, so that the stop comes in the middle of a step or an evaluation.
 struct StoppingClock final : Clock {
   explicit StoppingClock(int look) : left(look) {}
   double seconds() const override {
@@ -247,7 +248,7 @@ TEST(TrainerTest, DivergenceRollsBackThenGivesUp) {
 }
 
 TEST(TrainerTest, RecoversWithAHalvedRate) {
-  // The weights in memory become infinite once. Rolling back helps, because the saved weights are finite.
+  // Makes the weights in memory infinite once. The run recovers by rolling back, because the saved weights are finite.
   const Scratch scratch;
   Fixture f(scratch / "run", 30);
   model::Decoder draft = f.draft();
@@ -256,7 +257,7 @@ TEST(TrainerTest, RecoversWithAHalvedRate) {
   Trainer trainer(f.options, {&f.train, &f.selection, &teacher, &judge}, draft, f.clock, [&](const Progress& p) {
     if (p.done == 7 && poisoned++ == 0) {
       at::NoGradGuard guard;
-      draft.weights.norm.fill_(std::numeric_limits<float>::infinity());  // as a hardware fault would do
+      draft.weights.norm.fill_(std::numeric_limits<float>::infinity());  // simulates a hardware fault
     }
   });
   const TrainingSummary s = trainer.run();

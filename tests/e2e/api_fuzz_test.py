@@ -1,8 +1,8 @@
-"""Tests docs/openapi.json against the running server. Every operation with a body gets 1,000 requests that fit it and
-1,000 that do not. Every path with a GET gets 1,000 GETs and 1,000 requests with another method. Then 1,000 requests of
-all kinds follow in a random order over several connections. No reply is a 5xx, replies and errors are as the document
-says, what does not fit is refused by name, and the server stays alive. Every route is asked with no key, a wrong key,
-an empty key and a valid key."""
+"""Tests docs/openapi.json against the running server. Every operation with a body gets 1,000 requests that fit its
+schema and 1,000 that do not. Every path with a GET gets 1,000 GETs and 1,000 requests with another method. Then 1,000
+requests of all kinds follow in a random order over several connections. No reply may be a 5xx. Replies and errors must
+have the form that the document says. A body that does not fit must be refused with the name of the field, and the
+server must survive. Every route is requested without a key and with a wrong, an empty and a valid key."""
 
 import http.client
 import json
@@ -102,21 +102,22 @@ def settle_tools(body):
 
 
 def settle(rng, body):
-    """Makes a body obey the rules that relate two fields, which no schema expresses."""
+    """Changes a body so that it obeys the rules between two fields, which a schema cannot express."""
     if body.get("stream_options") is not None:
         body["stream"] = True
     if "messages" in body and body.get("top_logprobs") is not None:
         body["logprobs"] = True
     if "messages" in body and "max_tokens" not in body:
-        body["max_tokens"] = rng.randint(1, 10)  # the default is the whole context
+        body["max_tokens"] = rng.randint(1, 10)  # without it an answer may fill the whole context
     settle_tools(body)
-    for message in body.get("messages", []):  # the tiny model's template shows contents alone, and nothing is dropped
+    for message in body.get("messages", []):  # the template renders only content, and the server refuses the rest
         message.pop("reasoning_content", None)
         message.pop("tool_calls", None)
     named = [key for key in GRAMMARS if body.get(key)]
     if body.get("min_tokens"):
         body["min_tokens"] = min(body["min_tokens"], body.get("max_tokens") or 10)
-    # A grammar seldom has a text of so many tokens, or one of these tokens alone.
+    # A grammar admits few texts that have min_tokens tokens or consist only of allowed_token_ids, so both keys are
+    # mostly removed from bodies with a grammar.
     for key in ("min_tokens", "allowed_token_ids"):
         if named and key in body and rng.random() < 0.95:
             del body[key]
@@ -171,8 +172,9 @@ def bodies_that_fit(rng, path, operation, server, admin):
         if admin or status == 200:
             continue
         error = json.loads(data)["error"]
-        # The constraints of a request may contradict each other and leave no token, and a function's parameters may
-        # admit no object, so that a forced call of it cannot be written. The error then says so.
+        # Two refusals of a valid body are allowed. The constraints of a request may contradict each other, so that no
+        # token is left (no_token_left). A function's parameters may admit no object, so that a forced call of the
+        # function cannot be written (invalid_value).
         impossible_call = error["code"] == "invalid_value" and error["param"] == "tools" and is_call_forced(body)
         if not (status == 400 and (error["code"] == "no_token_left" or impossible_call)):
             fail("a request that fits is refused:", path, str(status), error, body)
@@ -235,8 +237,8 @@ def bodies_that_do_not(rng, path, operation, server, admin):
 
 
 def reads(rng, path, operation, server, admin):
-    """Sends GETs with any query and header that a client may add and with names that do not exist. After each GET,
-    sends a request with another method, which must get 405."""
+    """Sends GETs with random queries and headers and with names that do not exist. After each GET, sends a request with
+    another method, which must get 405."""
     for i in range(CASES):
         name = rng.choice(["target", "target", "other", "tar", "target/", "..", "%00", "%2e%2e", "a" * 300, "targ%65t"])
         place = path.replace("{model}", name) + rng.choice(
@@ -279,7 +281,7 @@ def reads(rng, path, operation, server, admin):
         status, reply_headers, data = server.ask(
             place, method, b"{}" if method != "TRACE" else None, {"Content-Type": "application/json"}, admin
         )
-        if "%00" in place:  # no path has control characters, so this is no request of any method
+        if "%00" in place:  # a path with a control character is refused, whatever the method
             if status != 400:
                 fail("expected 400:", method, place, str(status))
         elif status != 405 or "GET" not in reply_headers.get("allow", ""):
@@ -288,7 +290,7 @@ def reads(rng, path, operation, server, admin):
 
 
 def any_bodies(rng, path, operation, server):
-    """Sends POSTs to a route that answers whatever the body."""
+    """Sends POSTs with random bodies to a route that ignores its body. Each must get 200."""
     for _ in range(CASES):
         body = rng.randbytes(rng.choice([0, 1, 100, 100000]))
         headers = rng.choice([{}, {"Content-Type": "application/json"}, {"Content-Encoding": "gzip"}])
@@ -300,8 +302,8 @@ def any_bodies(rng, path, operation, server):
 
 
 def chain(rng):
-    """Returns a request with a chain of references. Short chains are compiled, long ones are refused by name, and none
-    ends the server."""
+    """Returns a request whose JSON schema is a chain of references. The server compiles short chains, refuses long ones
+    with the name of the field, and survives all of them."""
     count, kind = rng.choice([1, 3, 20, 100, 400, 509, 512, 700, 1300]), rng.randrange(5)
     link = [
         lambda r: r,
@@ -311,7 +313,7 @@ def chain(rng):
         lambda r: {"allOf": [r]},
     ][kind]
     to = lambda i: link({"$ref": f"#/$defs/{i}"})
-    last = to(rng.randrange(count)) if rng.random() < 0.3 else {"type": "integer"}  # sometimes a cycle
+    last = to(rng.randrange(count)) if rng.random() < 0.3 else {"type": "integer"}  # some are cycles
     schema = {**to(0), "$defs": {**{str(i): to(i + 1) for i in range(count)}, str(count): last}}
     wrapped = (
         {"guided_json": schema},
@@ -323,8 +325,8 @@ def chain(rng):
 
 
 def sequences(server):
-    """Sends requests of every kind in a random order over several connections and gives some up midway. Each is
-    answered as if it were alone, and a request that fixes its seed gets the same text from the first to the last."""
+    """Sends requests of every kind in a random order over several connections and abandons some midway. Each must be
+    answered as if it were alone, and all requests with the same fixed seed must get the same text."""
     rng, path = random.Random("sequences"), "/v1/completions"
     operation = document["paths"][path]["post"]
     schema = operation["requestBody"]["content"]["application/json"]["schema"]

@@ -1,4 +1,4 @@
-"""specdec in the background, for tests of servers and watches."""
+"""Runs specdec in the background, for tests of servers and watches."""
 
 import atexit
 import shlex
@@ -11,7 +11,7 @@ from specdec_run import SPECDEC, expect
 
 
 class Started:
-    """A command, with the lines that it has written to stderr. It is killed when the test ends."""
+    """A command in the background and the lines that it has written to stderr. Killed when the test ends."""
 
     def __init__(self, command, **options):
         self.lines = []
@@ -23,7 +23,7 @@ class Started:
         self.reader.start()
 
     def wait_for(self, text):
-        """Returns the first line with the text."""
+        """Waits up to 60 seconds for a line on stderr that contains `text`, and returns it."""
         deadline = time.monotonic() + 60
         while not any(text in line for line in self.lines):
             if time.monotonic() > deadline or (self.process.poll() is not None and not self.reader.is_alive()):
@@ -32,7 +32,7 @@ class Started:
         return next(line for line in self.lines if text in line)
 
     def stop(self):
-        """Ends it by SIGTERM. Returns its exit code and what it wrote to stdout."""
+        """Sends SIGTERM and waits for the end. Returns the exit code and the text on stdout."""
         self.process.send_signal(signal.SIGTERM)
         out = self.process.stdout.read()
         self.reader.join()
@@ -40,7 +40,7 @@ class Started:
 
 
 class Server(Started):
-    """specdec serve on a free port."""
+    """`specdec serve` in the background, on a free port."""
 
     def __init__(self, words, **options):
         super().__init__(f"serve {words} --port 0 --threads 1", **options)

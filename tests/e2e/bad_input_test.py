@@ -1,5 +1,5 @@
-"""Runs commands on hostile and broken files. They end with the contract's exit code and one clear last line that names
-the file, never with a crash or a hang."""
+"""Runs commands on hostile and broken files. Each command must end with the exit code of docs/contract.md and a clear
+last line that names the file. No command may crash or hang."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def header_edit(old, new):
 
 
 MODELS = {
-    # name: (change, text that the last line must contain)
+    # Maps a name to (change of the file, text that the last line must contain).
     "empty": (weights(lambda d: b""), "model.safetensors"),
     "seven-bytes": (weights(lambda d: d[:7]), "model.safetensors"),
     "truncated": (weights(lambda d: d[: len(d) // 2]), "model.safetensors"),
@@ -108,7 +108,7 @@ wrong = broken_model(
 run("generate", "--target", MODEL, "--draft", wrong, "--prompt", "a", code=7, last_line=("tokenizer",), timeout=60)
 print("ok: draft with another tokenizer")
 
-# Logs: broken lines are rejected with a reason, good ones are kept.
+# In logs, broken lines are rejected with a reason and good ones are kept.
 log = work / "log.jsonl"
 good = json.dumps({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello there"}]})
 lines = [
@@ -151,7 +151,7 @@ run(
     timeout=60,
 )
 
-# A full disk and a place that must not be written: exit code 74, and nothing is half-published.
+# A full disk, or an output folder that cannot be created, gives exit code 74 and publishes nothing.
 run(
     f"data ingest {log} --target {MODEL} --out {work}/full",
     code=74,
@@ -161,7 +161,7 @@ run(
 expect(not (work / "full").exists(), "nothing published on a full disk")
 run("data", "ingest", log, "--target", MODEL, "--out", "/proc/none/out", code=74, timeout=60)
 
-# Usage errors: exit code 2 and the flag's name.
+# Usage errors give exit code 2 and name the flag.
 for arguments, text in [
     (["generate"], "--target"),
     (["nonsense"], "nonsense"),
@@ -191,7 +191,7 @@ for arguments, hint in ((["loop", "status"], "did you mean 'monitor status'"), (
 expect(run("-V")[1].startswith("specdec "), "-V is --version")
 print("ok: usage errors")
 
-# Mistakes of a hurried user: each answer says what was meant and what to give instead, and nothing is left behind.
+# Mistakes of a hurried user give exit code 2 and a hint at what to write instead, and leave no file behind.
 (work / "models").mkdir()
 (work / "run/draft").mkdir(parents=True)
 (work / "run/draft/config.json").write_text("{}")
@@ -239,7 +239,8 @@ expect(not any((work / name).exists() for name in ("none", "g", "r")), "a refuse
 expect((work / "read/index.json").exists(), "the data that were read are there")
 print("ok: mistakes of a hurried user")
 
-# A program whose LibTorch is not there, as for a user who may not read the environment that it was built with.
+# LibTorch cannot be found, for example because the user may not read the build's Python environment. The error must say
+# how to name LibTorch's folder.
 other = work / "other"
 (other / "bin").mkdir(parents=True)
 (other / "libexec").mkdir()
@@ -257,7 +258,7 @@ for env in ({"PATH": "/nowhere", "VIRTUAL_ENV": "/nowhere"}, {"SPECDEC_TORCH_LIB
         f"the missing LibTorch is named: {done.returncode}, {done.stderr.decode()}",
     )
 
-# Checks a report of an unknown version, and a data directory that does not exist.
+# A report of an unknown version, and a data directory that does not exist, are refused.
 (work / "report.json").write_text('{"schema":"specdec.validate/99"}')
 run(
     f"package --target {MODEL} --draft {MODEL} --report {work}/report.json --store {work}/store",

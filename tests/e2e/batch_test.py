@@ -1,5 +1,6 @@
-"""The loop hands distil to a batch system with the scripts that `specdec init` writes. Programs of this test stand in
-for sbatch, scancel, srun and kubectl: they run the job here, stop it once, and answer as the documented commands do."""
+"""Runs `specdec loop run` with distill as a batch job, through the scripts that `specdec init` writes. This test
+replaces sbatch, scancel, srun and kubectl by programs that run the job on this machine, preempt it once, and answer as
+the documented commands do."""
 
 import json
 import os
@@ -16,7 +17,7 @@ from specdec_run import SPECDEC, expect, run
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp(prefix="specdec-batch-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
-STEPS = 300  # so many that a job does not end before it is preempted
+STEPS = 300  # enough that a job is still training when it is preempted
 LOOP = """
 [loop]
 target = "{target}"
@@ -41,7 +42,7 @@ exit-zero = true
 [package]
 allow-failed = true
 """
-# The first job is preempted (SIGTERM) once it has a checkpoint. `jobs` has a line for each job.
+# Runs a job. The first job is preempted (SIGTERM) once it has a checkpoint. The file `jobs` gets a line for each job.
 JOB = """
 echo "$*" >> {folder}/jobs
 first=$([ "$(wc -l < {folder}/jobs)" -eq 1 ] && echo 1)
@@ -101,7 +102,7 @@ def environment(folder):
 
 
 def check_jobs(folder):
-    """The job is preempted, and the next one goes on from its checkpoint; the verdict comes from the file."""
+    """Checks that the first job is preempted, and that the second one goes on from its checkpoint to a verdict."""
     _, out, err = run("loop", "run", folder / "LOOP.toml", env=environment(folder))
     jobs = (folder / "jobs").read_text().splitlines()
     expect(len(jobs) == 2 and "--resume" in jobs[1] and "--resume" not in jobs[0], f"{folder.name}: {len(jobs)} jobs")
@@ -113,7 +114,7 @@ def check_jobs(folder):
 
 
 def check_stop(folder, done):
-    """A stop of the loop reaches the job, which saves a checkpoint."""
+    """Checks that SIGTERM to the loop also stops the job, which saves a checkpoint."""
     loop = subprocess.Popen([SPECDEC, "loop", "run", folder / "LOOP.toml"], env=environment(folder))
     while not list(folder.glob("loop/runs/*/distill/checkpoints/step-*/state.json")):
         if loop.poll() is not None:
@@ -157,7 +158,7 @@ try:
     expect(pod["containers"][0]["workingDir"] == str(folder), "the pod works in the directory of LOOP.toml")
     for make, done in ((slurm, "scancel 7"), (kubernetes, "")):
         folder = make(f"{make.__name__}-stopped", steps=100000)
-        (folder / "jobs").write_text("an earlier job\n")  # so that this one is not preempted
+        (folder / "jobs").write_text("an earlier job\n")  # counts as the first job, so the next one is not preempted
         check_stop(folder, done)
     folder = slurm("refused")
     make_program(folder, "sbatch", "#!/bin/bash\necho 'sbatch: error: the queue is closed' >&2\nexit 1\n")

@@ -1,5 +1,5 @@
-"""Reads the commands and flags of the program from its --help alone, so that what is generated can be compared with
-what a user reads."""
+"""Reads the commands and flags of the program from its --help alone, so that generated files (shell completion, manual
+pages) can be compared with what a user reads."""
 
 import re
 
@@ -7,7 +7,7 @@ from specdec_run import run
 
 
 def commands():
-    """Returns a map from the words of each command to its flags, the program itself first."""
+    """Returns a map from each command, a tuple of words, to its flags. The empty tuple is the program itself."""
     found, to_do = {}, [()]
     while to_do:
         words = to_do.pop(0)

@@ -1,5 +1,6 @@
-"""`distill --compare` on models of a few thousand parameters: it names an unknown kind before any work, trains and
-measures each kind, goes on after SIGTERM without training a finished kind again, and ranks by predicted speed-up."""
+"""Tests `distill --compare` on models of a few thousand parameters. It refuses an unknown kind of draft before any
+work, trains and measures each kind, continues after SIGTERM without training a finished kind again, and ranks the kinds
+by predicted speed-up."""
 
 import json
 import shutil

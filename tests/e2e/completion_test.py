@@ -1,5 +1,6 @@
-"""Checks the completion of bash, zsh and fish in the shells themselves: every command and every flag of --help is
-offered, and so are the values that a flag can take. zsh and fish are skipped, visibly, where they are not installed."""
+"""Checks the completion of bash, zsh and fish in the shells themselves. Every command and every flag of --help must be
+offered, and so must the values that a flag can take. If zsh or fish is not installed, the test prints that it skips
+this shell."""
 
 import os
 import shutil
@@ -17,8 +18,8 @@ SCRIPTS = {
     "fish": BUILD / "share/fish/vendor_completions.d/specdec.fish",
 }
 
-# Sets the words as readline would and prints what the function offers. `compopt` is only allowed while readline
-# completes, so it is replaced by a function that prints what it is asked for.
+# Sets the words as readline would, calls the completion function and prints its results. `compopt` works only while
+# readline completes, so a function that prints its arguments replaces `compopt`.
 BASH = r"""
 source "$1"
 compopt() { printf 'option %s\n' "${@: -1}"; }
@@ -101,7 +102,7 @@ def check_values(shell):
     (work / "a folder").mkdir(exist_ok=True)
     (work / "a_file.toml").touch()
     files, folders = answers(shell, [["specdec", "--config", "a"], ["specdec", "validate", "--data", "a"]])
-    if shell == "bash":  # readline itself completes the path, with its own quoting
+    if shell == "bash":  # for a path, bash only asks readline to complete files or folders
         expect(files == {"option default"} and folders == {"option dirnames"}, f"bash: paths {files} {folders}")
         equals = answers(
             shell, [["specdec", "validate", "--split", "=", "ho"], ["specdec", "validate", "--split", "="]]
@@ -110,7 +111,8 @@ def check_values(shell):
     else:
         expect(any("a_file.toml" in word for word in files), f"{shell}: files {files}")
         expect(any("folder" in word for word in folders), f"{shell}: folders {folders}")
-        # complete.zsh prints words instead of adding them, so that _files of zsh goes on to the files.
+        # Only fish is checked. complete.zsh, the script with which this test queries zsh, prints matches instead of
+        # adding them, so zsh finds no folder and offers files, too.
         strange = shell == "fish" and any("a_file" in word for word in folders)
         expect(not strange, f"{shell}: no files where a folder is wanted")
 

@@ -1,7 +1,7 @@
-"""Kills `specdec distill`, `package` and `data ingest` (`kill -9`) at every change that they make to the file system,
-and runs them under every fault of a file system (tests/e2e/faults.py) and after power cuts. Readers see the old state
-or the new one and nothing in between. What was reported as done stays done. The same command run again gives the same
-bits as if nothing had happened."""
+"""Kills `specdec distill`, `package` and `data ingest` (`kill -9`) at every change that they make to the file system.
+Also runs them under every fault of a file system (tests/e2e/faults.py) and after power cuts. Readers must see either
+the old state or the new state. What a command reported as done must survive. The same command, run again, must write
+the same bits as an undisturbed run."""
 
 import hashlib
 import json
@@ -16,8 +16,8 @@ from faults import Subject, must, under_faults
 from specdec_run import expect, run, specdec
 from tiny_model import write_tiny_model, write_traffic
 
-# The files are kept in memory: what a killed process leaves does not depend on the disk, but the time of thousands of
-# fsyncs does.
+# Keeps the files in memory, where thousands of fsyncs take little time. What a killed process leaves does not depend on
+# the disk.
 work = Path(tempfile.mkdtemp(prefix="specdec-crash-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
 target, data, old_draft, new_draft = (work / name for name in ("target", "data", "old-draft", "new-draft"))
 DISTILL = [
@@ -59,7 +59,8 @@ def partials(folder):
 
 
 def check_run(out, n):
-    """Checks what readers of a run may rely on at any time: the draft is whole or absent, and so is each checkpoint."""
+    """Checks what readers of a run may rely on at any time: the draft is either complete or absent, and so is each
+    checkpoint."""
     draft, result = out / "draft", out / "result.json"
     if draft.exists():
         must(tree(draft).keys() == reference.keys(), f"{n}: the draft lacks files")
@@ -167,8 +168,7 @@ def publish(store, draft, *more):
 
 
 def content(package):
-    """Returns the manifest without the time and the parent, so that packages that differ in nothing else compare
-    equal."""
+    """Returns the manifest without its time and parent, so that packages that differ only in these compare equal."""
     manifest = json.loads((package / "manifest.json").read_text())
     return json.dumps({k: v for k, v in manifest.items() if k not in ("created", "parent")}, sort_keys=True)
 
@@ -223,7 +223,7 @@ class Package(Subject):
 
 
 class InStore(Subject):
-    """A command that changes nothing but the store."""
+    """A `specdec package` command that changes nothing but the store."""
 
     def __init__(self, *arguments, names=None):
         self.name, self.arguments, self.names = arguments[0], arguments, names
@@ -255,8 +255,8 @@ class InStore(Subject):
         for left in partials(store / "tmp"):
             os.utime(left, (time.time() - 2 * 86400,) * 2)
         specdec.package_gc(store=store, keep=1, quiet=True)
-        # A package whose publication was cut off is left in tmp under a partial name, and gc removes it once it is a
-        # day old.
+        # If the publication of a package was cut off, its files stay in tmp under a partial name. gc removes them once
+        # they are a day old.
         must(not partials(store / "tmp"), f"{text}: left over: {partials(store / 'tmp')}")
 
 
@@ -381,7 +381,7 @@ try:
     run(*publish(work / "new-store", new_draft))
     new_package = named(work / "new-store")
     under_faults(Package(), work)
-    moved_store = work / "moved-store"  # production names the new package and knows the old one; a third is garbage
+    moved_store = work / "moved-store"  # holds three packages; production names the new one
     shutil.copytree(old_store, moved_store)
     run(*publish(moved_store, new_draft))
     spare = shutil.copytree(new_draft, work / "spare")

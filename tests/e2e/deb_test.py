@@ -1,5 +1,5 @@
-"""Builds the Debian package from the build tree, unpacks it to a folder and runs it from there. Checks what Debian's
-policy asks of its files."""
+"""Builds the Debian package from the build tree, unpacks it to a folder and runs the program from there. Also checks
+that the package's files follow Debian's policy."""
 
 import gzip
 import os

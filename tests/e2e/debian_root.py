@@ -1,5 +1,6 @@
-"""Fresh Debian roots, and commands in them as a container engine runs them: in namespaces of their own, with the
-mounts, devices and capabilities of a container. Nothing is mounted outside of the caller's own mount namespace."""
+"""Makes fresh Debian roots (root file systems), and command lines that run in them as in a container: in separate
+namespaces, with the mounts, devices and capabilities of a container. Mounts only in the caller's own mount
+namespace."""
 
 import os
 import re
@@ -10,10 +11,10 @@ from pathlib import Path
 
 FREE_GB = 20
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-BASES = {"debian:12": False, "debian:12-slim": True}  # True: without documentation and translations
+BASES = {"debian:12": False, "debian:12-slim": True}  # image: True if without documentation and translations
 CERTIFICATES = Path("/usr/local/share/ca-certificates")
 CLEANED = "rm -f /var/cache/apt/archives/*.deb /var/cache/apt/*.bin"
-# What the images of Debian configure for apt and dpkg.
+# Files with the settings of apt and dpkg that Debian's images have.
 CONFIGURED = {
     "etc/apt/apt.conf.d/docker-clean": f"""DPkg::Post-Invoke {{ "{CLEANED}"; }};
 APT::Update::Post-Invoke {{ "{CLEANED}"; }};
@@ -23,12 +24,12 @@ Dir::Cache::pkgcache ""; Dir::Cache::srcpkgcache "";\n""",
     "usr/sbin/policy-rc.d": "#!/bin/sh\nexit 101\n",
 }
 SLIM = [f"usr/share/{name}" for name in ("doc", "info", "lintian/overrides", "locale", "man")]
-# The capabilities that a container has.
+# The capabilities that a container has by default, for setpriv.
 CAPABILITIES = (
     "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,+sys_chroot,"
     "+mknod,+audit_write,+setfcap"
 )
-# Mounts what a container has, in the mount namespace of its own that the caller starts this in.
+# A script that makes a container's mounts and then runs a command. The caller starts it in a new mount namespace.
 ENTER = """set -e
 root=$1; shift
 mount -t proc -o nosuid,nodev,noexec proc "$root/proc"
@@ -50,11 +51,11 @@ exec "$@"
 
 
 class Failure(Exception):
-    """One line about what is wrong with the Dockerfile or with what it builds."""
+    """An error of the Dockerfile or of what it builds, described in one line."""
 
 
 def missing(folder):
-    """Returns what this machine lacks, None if nothing."""
+    """Returns what this machine lacks, or None if it lacks nothing."""
     if os.geteuid() != 0:
         return "it needs root"
     lacks = [p for p in ("mmdebstrap", "unshare", "nsenter", "setpriv", "ip", "git") if not shutil.which(p)]
@@ -79,8 +80,8 @@ def size_of(root):
 
 
 def make_base(root):
-    """Makes what the image debian:12 contains."""
-    # Without the hook, apt would choose the package that moves files below /usr, and perl with it.
+    """Makes a root with the contents of the image debian:12."""
+    # Without the hook, apt would install usrmerge, which moves files below /usr, and perl, which usrmerge needs.
     hook = "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"
     made = ["mmdebstrap", "--mode=root", "--variant=minbase", "--dpkgopt=force-unsafe-io", hook, "bookworm", root]
     done = subprocess.run(made, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -100,7 +101,7 @@ def make_base(root):
 
 
 def make_root(root, base, slim):
-    """Makes the root of a stage from the base, which is made if there is none."""
+    """Makes the root of a stage as a copy of `base`, which is made first if it does not exist."""
     if not base.exists():
         begun = base.with_suffix(".begun")
         shutil.rmtree(begun, ignore_errors=True)
@@ -120,7 +121,7 @@ def make_root(root, base, slim):
 
 
 class Stage:
-    """One stage of the Dockerfile: its root, and what the instructions so far have set."""
+    """One stage of the Dockerfile: its root folder and the settings of the instructions so far."""
 
     def __init__(self, root, arguments):
         self.root = root
@@ -137,7 +138,7 @@ class Stage:
         return re.sub(r"\$(?:(\w+)|\{(\w+)\})", lambda m: values.get(m[1] or m[2], ""), text)
 
     def path(self, text):
-        """Returns where a path of the image lies on this machine."""
+        """Converts a path inside the image to the path on this machine."""
         found = self.root / os.path.normpath(os.path.join(self.directory, text)).lstrip("/")
         if not found.resolve().is_relative_to(self.root):
             raise Failure(f"{text}: a link leads out of the root")
@@ -166,7 +167,7 @@ class Stage:
         ]
 
     def beside(self, process, command, extra):
-        """Returns the command line that runs a command in the namespaces of a running one."""
+        """Returns the command line that runs a command in the namespaces of the running `process`."""
         return [
             *self.variables(extra),
             *(shutil.which("nsenter"), "--target", str(process), "--mount", "--pid", "--ipc", "--uts", "--net"),

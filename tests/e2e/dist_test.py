@@ -1,4 +1,4 @@
-"""Checks the installed tree: moved elsewhere, it runs with nothing but a Python environment that has torch."""
+"""Checks that the installed tree, moved elsewhere, runs with nothing but a Python environment that has torch."""
 
 import json
 import re
@@ -46,7 +46,7 @@ try:
         for f in root.rglob("*")
         if f.is_file() and not f.is_symlink() and f.name != "libspecdec_cuda.so"
     )
-    # 12 MiB of it are the demo's two models.
+    # The demo's two models take 12 MiB of the size.
     expect(size < 62 << 20, f"{size / 2**20:.1f} MiB without the CUDA library, the limit is 62")
     binaries = [root / "bin/specdec", root / "libexec/specdec-engine", *(root / "lib/specdec").glob("*.so*")]
     foreign = [str(place) for place in (BUILD, SOURCE, environment, work / "first")]

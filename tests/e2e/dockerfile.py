@@ -1,4 +1,4 @@
-"""Reads a Dockerfile and its .dockerignore, as far as specdec's own go."""
+"""Reads a Dockerfile and its .dockerignore, as far as specdec's own files use their syntax."""
 
 import fnmatch
 import json
@@ -13,7 +13,8 @@ def instructions(file):
 
 
 def stages(file):
-    """Returns the instructions of each stage, and those before the first."""
+    """Returns a list with the instructions of each stage. Its first entry has the instructions before the first
+    FROM."""
     parts = [[]]
     for name, rest in instructions(file):
         if name == "FROM":
@@ -23,7 +24,7 @@ def stages(file):
 
 
 def ignored(context, path):
-    """True if the .dockerignore of the folder `context` keeps the path out of the build."""
+    """Returns whether the .dockerignore of the folder `context` excludes the path from the build."""
     file = Path(context, ".dockerignore")
     lines = file.read_text().split("\n") if file.exists() else []
     patterns = [p for p in lines if p and not p.startswith("#")]
@@ -34,6 +35,6 @@ def ignored(context, path):
 
 
 def command_of(rest):
-    """Returns the words that CMD, ENTRYPOINT, RUN or the CMD of HEALTHCHECK start: a JSON list as it stands, other
-    text by the shell."""
+    """Returns the argument list that a CMD, an ENTRYPOINT, a RUN or the CMD of a HEALTHCHECK starts. A JSON list is
+    taken as it is; any other text becomes a shell command."""
     return json.loads(rest) if rest.startswith("[") else ["/bin/sh", "-c", rest]

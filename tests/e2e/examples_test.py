@@ -1,5 +1,6 @@
-"""Runs the shell scripts of examples/ and the steps of gate.yml: with real models and, for verdicts that depend on
-times, with a stand-in for specdec. metrics_to_mlflow.py has a test of its own, as it needs MLflow."""
+"""Runs the shell scripts of examples/ and the steps of gate.yml. Most run with real models. If a verdict depends on
+measured times, a fake specdec gives the verdict instead. metrics_to_mlflow.py has its own test, because it needs
+MLflow."""
 
 import json
 import os
@@ -79,7 +80,7 @@ def check_gate():
     code, _, err = script(EXAMPLES / "gate.sh", "models/target")
     expect(code == 2 and err.startswith("gate.sh TARGET"), "without arguments it says how it is called")
 
-    # All exit codes, from a stand-in: a pass depends on measured times.
+    # A fake specdec gives each exit code in turn, because the exit code of the real program depends on measured times.
     stand_in = work / "stand-in"
     stand_in.mkdir()
     (stand_in / "specdec").write_text('#!/bin/sh\necho "$@" > said\nexit "$CODE"\n')

@@ -1,5 +1,5 @@
-"""An S3 server on 127.0.0.1 that knows a few kinds of request and checks every signature itself. Tests set its
-faults."""
+"""Imitates an S3 server on 127.0.0.1. It answers the requests that specdec sends and checks each signature. Tests can
+set faults, which it then produces."""
 
 import hashlib
 import hmac
@@ -13,8 +13,8 @@ class FakeS3:
     def __init__(self, access="AKTEST", secret="secret/key+1", region="us-test-1"):
         self.access, self.secret, self.region = access, secret, region
         self.objects, self.uploads, self.requests, self.lock = {}, {}, [], threading.Lock()
-        # statuses for the next requests and for the next conditional writes; numbers of bytes after which the next
-        # weights are cut off
+        # Faults of the next requests. `statuses`: HTTP statuses to answer with. `conditional`: the same for conditional
+        # writes. `cut`: numbers of bytes after which downloads of weights break off.
         self.statuses, self.conditional, self.cut = [], [], []
         s3 = self
 
@@ -46,7 +46,7 @@ class FakeS3:
         }
 
     def right(self, to, body):
-        """Returns whether the request's Signature Version 4 equals one that is computed here from what arrived."""
+        """Returns whether the request has the Signature Version 4 that this server computes from it."""
         found = re.fullmatch(
             r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request,SignedHeaders=([^,]+),"
             r"Signature=([0-9a-f]{64})",

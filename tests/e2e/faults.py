@@ -1,8 +1,8 @@
 """Runs the real program under faults of the file system and after power cuts (tests/faults). A preloaded library counts
-its changes and lets one of them fail, or records all of them. SPECDEC_FAULTS=all takes every point; otherwise a tenth
-of them are drawn by the seed SPECDEC_FAULT_SEED, which is printed. The seed is 1 unless it is set, so that the same
-commit meets the same faults, and the nightly run draws a fresh one. Kills always happen at every point, because they
-are cheap to reason about."""
+the program's changes to files. It makes one change fail, or records all of them. A point is the number of a change.
+SPECDEC_FAULTS=all tests every point; otherwise a tenth of the points is drawn with the seed SPECDEC_FAULT_SEED, which
+is printed. The default seed is 1, so that the same commit meets the same faults; the nightly run draws a fresh seed.
+Kills always happen at every point."""
 
 import os
 import random
@@ -20,7 +20,7 @@ REPLAY = BUILD / "tests/specdec_power_cut"
 ALL = os.environ.get("SPECDEC_FAULTS") == "all"
 SEED = int(os.environ.get("SPECDEC_FAULT_SEED") or 1)
 chance = random.Random(SEED)
-LOSSES = ("all", "contents", "some")  # what a power cut loses of the changes that were not synced
+LOSSES = ("all", "contents", "some")  # the unsynced changes that a power cut loses (tests/faults/power_cut.h)
 lock = threading.Lock()
 print(f"faults: SPECDEC_FAULT_SEED={SEED}, {'all' if ALL else 'a tenth of the'} points", flush=True)
 
@@ -34,7 +34,7 @@ KILL, EIO, ENOSPC, EDQUOT, FSYNC, READ, SHORT, EINTR = KINDS = (
     "SHORT",
     "EINTR",
 )
-OVERCOME = (SHORT, EINTR)  # the program must not even mention these
+OVERCOME = (SHORT, EINTR)  # the program must handle these without a message
 REASONS = {
     EIO: "Input/output error",
     FSYNC: "Input/output error",
@@ -45,8 +45,8 @@ REASONS = {
 
 
 def environment(kind, n, below=None, word=None):
-    """Returns the environment of a process whose n-th change (or whatever the kind counts) meets the fault. With
-    `word`, only processes that have it as an argument meet the fault."""
+    """Returns environment variables that inject a fault at the n-th of the operations that `kind` counts (faults.cpp).
+    With `word`, the fault applies only to processes that have `word` as an argument."""
     env = {"LD_PRELOAD": str(PRELOAD), f"SPECDEC_{kind}_AT": f"{n}@{word}" if word else str(n)}
     return env | ({"SPECDEC_FAULT_BELOW": str(below)} if below else {})
 
@@ -62,7 +62,7 @@ def attempt(arguments, kind, n, below=None, word=None, env=None):
 
 
 def count(arguments, kind, scratch, below=None, word=None, env=None):
-    """Returns the number of points at which the fault could strike."""
+    """Runs the command without a fault and returns the number of points at which the fault could strike."""
     counter = scratch / f"counter-{kind}-{threading.get_ident()}"
     counter.write_bytes(bytes(8))
     attempt(arguments, kind, 0, below, word, {**(env or {}), "SPECDEC_FAULT_COUNTER": str(counter)})
@@ -72,7 +72,7 @@ def count(arguments, kind, scratch, below=None, word=None, env=None):
 
 
 def some(n, least=3):
-    """Returns points from 1 to n: all with SPECDEC_FAULTS=all, else a tenth, but at least `least`."""
+    """Returns sorted points from 1 to n: all with SPECDEC_FAULTS=all, else a random tenth, but at least `least`."""
     points = list(range(1, n + 1))
     if ALL:
         return points
@@ -86,7 +86,7 @@ def number():
 
 
 class Recording:
-    """One run of a command with every change below `root` recorded, so that a folder can be brought to the state of any
+    """A run of a command, with a recording of every change below `root`. restore() brings a folder to its state at any
     moment of the run."""
 
     def __init__(self, arguments, root, scratch, codes=(0,), env=None):
@@ -119,16 +119,16 @@ class Recording:
 
 
 class Subject:
-    """A command under test, and the checks of what must hold. A folder made by prepare() holds everything that the
-    command changes, and the same command works in any such folder."""
+    """A command under test, with checks that must hold after a fault. prepare() makes a folder with everything that the
+    command changes. The command works in the same way in any such folder."""
 
     name = ""
-    codes = (0,)  # exit codes of a finished command
-    reads_below = None  # a folder outside of the subject's own where reads fail, too
-    # finish() runs after every point whose number is a multiple of this, and after every kill and every power cut.
+    codes = (0,)  # exit codes of an undisturbed run
+    reads_below = None  # a folder in which reads fail, instead of the command's own folder
+    # finish() runs after every point whose number is a multiple of `often`, and after every kill and every power cut.
     often = 1
-    word = None  # only processes started with this argument count; power cuts affect all of them
-    least = 3  # at least this many points of each kind
+    word = None  # only processes started with this argument meet faults; power cuts affect all
+    least = 3  # the least number of points for each kind of fault
 
     def environment(self, folder):
         return {}
@@ -140,19 +140,19 @@ class Subject:
         raise NotImplementedError
 
     def check(self, folder, text):
-        """Checks what readers rely on at any time."""
+        """Checks what readers may rely on at any time, even directly after a fault."""
 
     def done(self, folder, text):
-        """Checks what the command reported as done, whether or not there was a power cut."""
+        """Checks that the results that the command reported as done are there, whether or not there was a power cut."""
 
     def finish(self, folder, text):
-        """Checks that the same command ends well when it is run again."""
+        """Checks that the same command succeeds when it is run again."""
 
 
 def must(condition, text):
     if not condition:
         print("FAILED:", text, flush=True)
-        os._exit(1)  # called from any thread
+        os._exit(1)  # unlike sys.exit, ends the program from any thread
 
 
 def meet(subject, work, kind, n):
@@ -201,7 +201,7 @@ def record(subject, work, worker):
 
 
 def planned_cuts(points, recording):
-    """Returns power cuts after these changes and after the last one: the change, what is lost, and the seed of that."""
+    """Returns power cuts after the changes `points` and after the last one, as (change, what is lost, random seed)."""
     last = len(recording.names)
     return [
         (n, lost, number())
@@ -211,7 +211,7 @@ def planned_cuts(points, recording):
 
 
 def cut(subject, recording, n, lost, seed):
-    folder = recording.root  # the folder where it ran, because the files contain its paths
+    folder = recording.root  # the folder of the recorded run, because the files contain its path
     text = f"{subject.name}, {recording.restore(n, lost, seed, folder)}"
     subject.check(folder, text)
     if n == len(recording.names):
@@ -239,7 +239,7 @@ def under_faults(subject, work, kinds=KINDS):
             points = list(range(1, n + 1)) if kind == KILL else some(n, subject.least)
             list(pool.map(lambda point, kind=kind: meet(subject, work, kind, point), points))
             met[kind] = f"{len(points)} of {n}"
-        # The files of a recording hold its folder's path, so each worker needs a recording of its own.
+        # Recorded files contain the path of the folder, so workers cannot share a recording.
         recordings = list(pool.map(lambda worker: record(subject, work, worker), range(os.cpu_count())))
         points = some(min(len(recording.names) for recording in recordings), 2 * subject.least)
         cuts = [planned_cuts(points[i :: len(recordings)], recording) for i, recording in enumerate(recordings)]

@@ -1,5 +1,5 @@
-"""Flags whose effect no other test shows: --request-timeout gives up a request that an endpoint does not answer and
-asks again, and --cache is the memory that a server plans for its KV caches."""
+"""Tests two flags that no other test covers. --request-timeout: if an endpoint does not answer in time, the command
+gives up the request and sends it again. --cache: the memory that a server plans for its KV caches."""
 
 import re
 import shutil
@@ -49,7 +49,7 @@ def asks_again(command, *arguments):
 
 
 def planned_caches(*arguments):
-    """Returns what the line "memory: …" of a server says of its caches."""
+    """Returns the size of the caches that a server prints in its line "memory: …"."""
     process = subprocess.Popen(
         [str(SPECDEC), "serve", "--target", str(target), "--port", "0", "--threads", "1", *map(str, arguments)],
         stderr=subprocess.PIPE,

@@ -1,5 +1,5 @@
-"""`distill --forecast` on models of a few thousand parameters: it forecasts, it goes on after SIGTERM without training
-a finished sample again, and it refuses bad samples before any work."""
+"""Tests `distill --forecast` on models of a few thousand parameters. It makes a forecast, continues after SIGTERM
+without training a finished sample again, and refuses bad samples before any work."""
 
 import json
 import shutil
@@ -64,7 +64,7 @@ try:
         expect(word in out_text, f"the table has {word}")
     print(out_text)
 
-    # The run that was forecast goes into the same directory.
+    # The run that was forecast writes to the same directory.
     run(*[word for word in command if word not in ("--forecast", "--forecast-samples", "10,40,160")], code=(0, 3))
     expect((out / "result.json").exists() and (out / "forecast.json").exists(), "run and forecast in one directory")
 finally:

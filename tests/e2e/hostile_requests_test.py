@@ -1,6 +1,6 @@
-"""Sends the running server hostile requests and renders a hostile template of a model. The requests that once ended the
-server get 400 and the name of their field, the server survives and answers others as before, and its own memory does
-not grow with what strangers ask for."""
+"""Sends hostile requests to the running server, which also renders a model's hostile chat template. Requests that ended
+earlier versions of the server must get 400 with the name of their field. The server must survive and answer other
+requests as before. Its own memory must not grow with the size of what clients request."""
 
 import atexit
 import http.client
@@ -75,7 +75,7 @@ control = ask("/v1/completions", {"prompt": "ab", "max_tokens": 8, "seed": 7, "i
     "text"
 ]
 
-# 1: recursion whose depth a client chooses.
+# 1: Schemas and patterns nested so deep that the server's recursion would overflow its stack.
 links = {
     "$ref": lambda r: r,
     "anyOf": lambda r: {"anyOf": [r]},
@@ -103,7 +103,7 @@ for name, link in links.items():
             "guided_json",
             "/v1/chat/completions",
         )
-for count in (100, 400, 500, 508):  # around the limit: each is answered or refused, and the server survives
+for count in (100, 400, 500, 508):  # near the limit; each may be answered or refused
     status, reply = ask(
         "/v1/completions", {"prompt": "a", "max_tokens": 1, "guided_json": chain(count, links["anyOf"])}
     )
@@ -115,7 +115,7 @@ refused(
     "guided_json",
 )
 
-# … and grammars whose compilation has no limit of its own.
+# Grammars whose compilation would take unlimited time and memory, because the compiler has no limit of its own.
 big = {
     "type": "object",
     "properties": {"x": {"type": "object", "properties": {str(i): {"type": "string"} for i in range(1000)}}},
@@ -126,7 +126,7 @@ for level in range(4):
     defs[f"l{level}"] = {"allOf": [{"anyOf": options}, {"$ref": f"#/$defs/{f'l{level - 1}' if level else 'big'}"}]}
 refused("intersections without end", {"guided_json": {"$ref": "#/$defs/l3", "$defs": defs}}, "guided_json", times=2)
 
-# 2: numbers at the limits of float. 32 failures in a row once ended the server.
+# 2: Numbers at the limits of float. In an earlier version 32 failures in a row ended the server.
 for field, values in {
     "temperature": (1e-40, 5e-324, 1e-310, -1e-40),
     "repetition_penalty": (1e-60, 1e-38, 5e-324, 0.0099),
@@ -155,7 +155,8 @@ for body in ends:
 alive("numbers at the ends of their ranges are arithmetic: 240 answers")
 
 
-# 3: a template that passes every probe of the vetting but is hostile.
+# 3: A hostile chat template that passes the checks at start-up. With 66 messages, the template doubles a string sixty
+# times.
 def chat(messages):
     return {"messages": [{"role": "user", "content": "a"}] * messages, "max_tokens": 4, "seed": 1}
 

@@ -1,14 +1,14 @@
-"""image_root.py: carries out the instructions of the Dockerfile in fresh Debian roots, one for each stage, and runs the
-last one as its image would be run: the entry point as the image's user, process 1, without a network, and the health
-check about a real server. It stands in for a container engine where there is none. What it does not have is layers,
-their cache, and an engine's own reading of the Dockerfile; an instruction that it does not know ends it.
+"""image_root.py: executes the instructions of the Dockerfile in fresh Debian roots, one for each stage. Then runs the
+last root as a container engine would run the image: the entry point as the image's user, as process 1, without a
+network, and the health check of a real server. The script replaces a container engine on machines that have none. It
+has no layers and no cache of them. It reads the Dockerfile itself and fails at an instruction that it does not know.
 
-The bases debian:12 and debian:12-slim are made by mmdebstrap as Debian makes the images of these names. They trust the
-certificates that /usr/local/share/ca-certificates of this machine has, as the bases of a network that needs them do.
+mmdebstrap makes the bases debian:12 and debian:12-slim as Debian makes the images of these names. They trust the
+certificates in /usr/local/share/ca-certificates of this machine, which some networks need.
 
-Needs root, a network, mmdebstrap and 20 GB; without these it says so and exits with 77. It writes the seconds of each
-step and the sizes of the last root. All of it runs in a process and a mount namespace of their own, so that no process
-and no mount is left whatever ends it."""
+Needs root, a network, mmdebstrap and 20 GB. If one of them is missing, prints which one and exits with 77. Prints the
+seconds of each step and the sizes of the last root. Runs in a process and a mount namespace of its own, so that no
+process and no mount is left, however the script ends."""
 
 import argparse
 import contextlib
@@ -34,7 +34,7 @@ RECORD = "steps.json"
 
 
 class Build:
-    """The stages so far, and the record of the steps whose results their roots hold."""
+    """The stages so far, and a record of the completed steps, whose results are in the stages' root folders."""
 
     def __init__(self, folder, context, given, reuse):
         self.folder, self.context, self.given = folder, context, given
@@ -47,7 +47,8 @@ class Build:
         self.key, self.steps = "", []
 
     def once(self, what, change):
-        """Does a step whose result the root keeps, unless an earlier run did the same after the same steps."""
+        """Runs `change` on the current root, and records the step as `what`. Skips it if an earlier run did the same
+        steps up to this one."""
         self.key = hashlib.sha256(f"{self.key}\n{what}".encode()).hexdigest()
         done = self.record[self.stages[-1].root.name]["done"]
         if len(done) > len(self.steps) and done[len(self.steps)] == self.key:
@@ -61,7 +62,7 @@ class Build:
         return ""
 
     def start(self, rest):
-        """FROM BASE [AS NAME]"""
+        """Carries out FROM BASE [AS NAME]."""
         words = Stage(self.folder, dict(self.defaults)).substitute(rest).split()
         if len(words) not in (1, 3) or words[1:2] not in ([], ["AS"]) or words[0] not in BASES:
             raise Failure(f"FROM {' '.join(words)}: expected {' or '.join(BASES)}, and maybe AS NAME")
@@ -79,13 +80,13 @@ class Build:
         return self.once(f"FROM {words[0]}", fresh)
 
     def argument(self, rest):
-        """ARG NAME[=DEFAULT], before the first FROM and in a stage"""
+        """Carries out ARG NAME[=DEFAULT], before the first FROM or in a stage."""
         name, _, default = rest.strip().partition("=")
         value = self.given.get(name, self.defaults.get(name, default) if self.stages else default)
         (self.stages[-1].arguments if self.stages else self.defaults)[name] = value
 
     def copy(self, rest):
-        """COPY [--from=STAGE] SOURCE… TARGET"""
+        """Carries out COPY [--from=STAGE] SOURCE… TARGET."""
         stage = self.stages[-1]
         words = stage.substitute(rest).split()
         flags = [w for w in words if w.startswith("--")]
@@ -109,7 +110,7 @@ class Build:
         return self.once(f"COPY {rest} {state.hexdigest()}", lambda: copy_files(self.context, chosen))
 
     def chosen(self, sources, place, into):
-        """Returns the files of the context that a COPY takes, each with where it goes."""
+        """Returns the files of the context that a COPY copies, as pairs (file, destination)."""
         found = []
         for source in map(os.path.normpath, sources):
             if source in self.files:
@@ -122,7 +123,7 @@ class Build:
         return found
 
     def run(self, rest):
-        """RUN COMMAND"""
+        """Carries out RUN COMMAND."""
         if rest.startswith("--"):
             raise Failure(f"RUN {rest.split()[0]}: no flag of RUN is known here")
         stage = self.stages[-1]
@@ -136,13 +137,13 @@ class Build:
         return self.once(f"RUN {stage.user} {stage.directory} {stage.variables(stage.arguments)} {rest}", change)
 
     def directory(self, rest):
-        """WORKDIR PATH"""
+        """Carries out WORKDIR PATH."""
         stage = self.stages[-1]
         stage.directory = os.path.normpath(os.path.join(stage.directory, stage.substitute(rest).strip()))
         stage.path(".").mkdir(parents=True, exist_ok=True)
 
     def environment(self, rest):
-        """ENV NAME=VALUE…"""
+        """Carries out ENV NAME=VALUE…."""
         stage = self.stages[-1]
         for word in shlex.split(stage.substitute(rest)):
             name, equals, value = word.partition("=")
@@ -151,13 +152,13 @@ class Build:
             stage.environment[name] = value
 
     def user(self, rest):
-        """USER ID:ID"""
+        """Carries out USER ID:ID."""
         if not re.fullmatch(r"\d+:\d+", rest.strip()):
             raise Failure(f"USER {rest}: expected two numbers as in 10001:10001")
         self.stages[-1].user = rest.strip()
 
     def health(self, rest):
-        """HEALTHCHECK [--OPTION=…] CMD COMMAND"""
+        """Carries out HEALTHCHECK [--OPTION=…] CMD COMMAND."""
         found = re.fullmatch(r"(?:--(?:interval|timeout|start-period|retries)=\S+\s+)*CMD\s+(.*)", rest)
         if not found:
             raise Failure(f"HEALTHCHECK {rest}: expected options and CMD")
@@ -226,7 +227,7 @@ def built(build, file):
 
 
 def check(stage, arguments, expected):
-    """Runs the image with these arguments, and with its CMD if there are none."""
+    """Runs the image with these arguments, or with its CMD if there are none, and checks exit code and stdout."""
     begun = time.monotonic()
     command = stage.inside([*stage.entry, *(arguments or stage.command)], {}, network=False)
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800)
@@ -238,7 +239,7 @@ def check(stage, arguments, expected):
 
 
 def check_server(stage):
-    """Asks the health check about a server that says that it listens, and stops the server as `docker stop` does."""
+    """Checks that a listening server becomes healthy, and that it ends when it is stopped as by `docker stop`."""
     begun = time.monotonic()
     arguments = [*stage.entry, "serve", "--target", "/usr/local/share/specdec/demo/target"]
     output = stage.root.parent / "serve.log"
@@ -251,7 +252,8 @@ def check_server(stage):
         asked = stage.beside(process, stage.health, variables)
         return process, subprocess.run(asked, capture_output=True).returncode == 0
 
-    # Until it listens, process 1 may still be one that is to become the server, and counts as healthy.
+    # The health check also passes while process 1 has not become the server yet, so the output must contain "listening
+    # on", too.
     while "listening on" not in output.read_text() or not healthy()[1]:
         if server.poll() is not None or time.monotonic() > begun + 600:
             raise Failure(f"serve does not become healthy: {output.read_text()}")
@@ -292,12 +294,12 @@ def build_and_check(given):
 
 @contextlib.contextmanager
 def roots(folder, keep):
-    """Gives a folder for the roots, which goes in the end whatever ends the run, unless it is to be kept."""
+    """Yields the folder for the roots. Removes it at the end, however the run ends, unless `keep` is set."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         yield folder
     finally:
-        for _ in range(3):  # A process that was killed may still be writing.
+        for _ in range(3):  # a killed process may still be writing
             if not keep and folder.exists():
                 shutil.rmtree(folder, ignore_errors=True)
                 time.sleep(0.2)
@@ -331,7 +333,7 @@ def main():
     with roots(
         given.folder or Path(tempfile.mkdtemp(prefix="image-", dir=parent)), given.keep or given.reuse
     ) as folder:
-        # Everything below ends with the process that unshare starts, and that with this one.
+        # The kernel kills unshare when this process ends. With unshare, all processes of its namespace end.
         spaces = [
             "setpriv",
             "--pdeathsig",

@@ -1,6 +1,6 @@
-"""Checks the Dockerfile as far as a machine without a container runtime can: every COPY has its source, every RUN is
-valid shell, the runtime stage has the packages and the files of LibTorch that the binaries load and no others, and what
-it copies runs with nothing else. The health check is asked about a real server."""
+"""Checks the Dockerfile on a machine without a container runtime. Every COPY must have its source, and every RUN must
+be valid shell. The runtime stage must have exactly the packages and LibTorch files that the binaries load. The copied
+files must run without any others. The health check is tried on a real server."""
 
 import os
 import re

@@ -1,6 +1,6 @@
-"""Checks that other readers accept what `specdec init` writes: TOML by specdec's own reader, YAML by a YAML parser and,
-where they are installed, by check-jsonschema (schemas of GitHub and GitLab), actionlint, kubernetes-validate,
-systemd-analyze and promtool. The scripts in these files are run."""
+"""Checks that other programs accept the files that `specdec init` writes. specdec's own reader reads the TOML file, and
+a YAML parser the YAML files. check-jsonschema (schemas of GitHub and GitLab), actionlint, kubernetes-validate,
+systemd-analyze and promtool check the files if they are installed. The test also runs the scripts in these files."""
 
 import json
 import os
@@ -24,7 +24,7 @@ except ImportError:
 
 
 def tool(name, *arguments, cwd=None):
-    """Runs another project's program, which may be missing. It must find nothing wrong."""
+    """Runs another project's checker, if it is installed. The checker must find nothing wrong."""
     program = shutil.which(name)
     if not program:
         print(f"SKIPPED: {name} is not installed")
@@ -37,8 +37,8 @@ def tool(name, *arguments, cwd=None):
 
 
 def with_specdec(folder, shell, script, code, output, error=""):
-    """Runs a script with a specdec in PATH that prints `output`, and `error` on stderr, and ends with `code`. Returns
-    exit code, stdout, and the texts that the script wrote to GitHub's summary and output files."""
+    """Runs a script with a fake specdec in PATH, which prints `output` on stdout and `error` on stderr and exits with
+    `code`. Returns exit code, stdout, and the texts that the script wrote to GitHub's summary and output files."""
     stand_in = folder / "bin"
     stand_in.mkdir(exist_ok=True)
     say = f"printf '%s' '{output}'\nprintf '%s' '{error}' >&2\n"
@@ -191,7 +191,7 @@ def check_slurm(folder):
     expect(
         "#SBATCH --signal=B:TERM@" in text and "#SBATCH --requeue" in text, "Slurm: a signal before the end, requeued"
     )
-    tool("shellcheck", "--exclude=SC2016", script)  # a path with a dollar sign
+    tool("shellcheck", "--exclude=SC2016", script)  # SC2016 would object to the path with a dollar sign
     for code, restarts, queued in ((0, "0", False), (3, "0", False), (75, "0", True), (75, "10", False)):
         stand_in = folder / "bin"
         stand_in.mkdir(exist_ok=True)
@@ -206,7 +206,7 @@ def check_slurm(folder):
         asked = (folder / "queued").exists() and (folder / "queued").read_text() == "requeue 7\n"
         good = done.returncode == code and asked == queued
         expect(good, f"Slurm: exit {code} after {restarts} restarts is queued again: {queued} {done.stderr}")
-    # A signal to the batch shell reaches the loop, and the shell waits for its end.
+    # A signal to the batch shell must reach the loop, and the shell must wait until the loop has ended.
     (stand_in / "specdec").write_text(
         "#!/bin/bash\ntrap 'sleep 0.2; exit 75' TERM\nwhile :; do kill -TERM $PPID; sleep 0.05; done\n"
     )
@@ -257,7 +257,7 @@ def check_pytorchjob(folder):
 
 
 def check_launchers(folder):
-    """tests/e2e/batch_test.py runs them."""
+    """Checks the batch scripts without running them; tests/e2e/batch_test.py runs them."""
     for name in ("slurm/submit.sh", "kubernetes/submit.sh", "slurm/distill.sbatch"):
         tool("shellcheck", "--exclude=SC2016", folder / name)
     job = yaml.safe_load((folder / "kubernetes/distill-job.yaml").read_text())
@@ -316,7 +316,7 @@ def check_monitoring(folder):
         all(f"alertname: {a}" in tested for a in alerts) and all(f"expr: {r}" in tested for r in recorded),
         "every rule has a test for promtool",
     )
-    # The dashboard's queries as rules, so that promtool can check them.
+    # Writes the dashboard's queries as recording rules, the form that promtool can check.
     as_rules = [
         {"record": f"q{i}", "expr": q.replace("$__rate_interval", "5m").replace("$job", ".*")}
         for i, q in enumerate(queries)
@@ -383,7 +383,7 @@ try:
     )
     run("init", folder, "--only", "lop", code=2, last_line=["--only", "lop"])
 
-    # --- paths are given from here, and written as seen from the directory ---
+    # --- paths given relative to the working directory are written relative to the new directory ---
     (work / "from/logs").mkdir(parents=True)
     write_tiny_model(work / "from/models/target", layers=2, seed=1)
     write_traffic(work / "from/logs/day.jsonl", 4)
@@ -475,7 +475,7 @@ try:
     check_slurm(folder)
     check_slurm(odd)
 
-    # --- systemd, with a program and a directory that must be quoted ---
+    # --- systemd units, with a program and a directory whose names must be quoted ---
     tool("systemd-analyze", "verify", folder / "systemd/specdec.service", folder / "systemd/specdec.timer")
     tool("systemd-analyze", "verify", odd / "systemd/specdec.service", odd / "systemd/specdec.timer")
     unit = (odd / "systemd/specdec.service").read_text()

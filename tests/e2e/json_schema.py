@@ -1,5 +1,5 @@
-"""Implements the part of JSON Schema 2020-12 that docs/openapi.json uses: checks values against a schema, makes values
-that fit a schema, and spoils such values."""
+"""Implements the part of JSON Schema 2020-12 that docs/openapi.json uses. Checks values against a schema, generates
+values that fit a schema, and changes such values so that they violate the schema."""
 
 import re
 
@@ -66,8 +66,9 @@ def listed(x):
 
 
 class Schemas:
-    """`root` is the document that $ref points into. `narrow` maps the name of a property to the schema from which its
-    values are made, where the document's own schema allows more than the model under test does."""
+    """Checks, makes and spoils values. `root` is the document that $ref points into. The document may allow values that
+    the model under test refuses: `narrow` then maps the name of a property to a stricter schema from which its values
+    are made."""
 
     def __init__(self, root, narrow=None):
         self.root, self.narrow = root, narrow or {}
@@ -81,7 +82,7 @@ class Schemas:
         return schema
 
     def problem(self, schema, value, where="$"):
-        """Describes what in `value` does not fit the schema; None if all of it fits."""
+        """Returns a description of what in `value` violates the schema, or None if nothing does."""
         s = self.look_up(schema)
         if "type" in s and not any(is_type(value, t) for t in listed(s["type"])):
             return f"{where}: {type(value).__name__} instead of {s['type']}"
@@ -190,7 +191,7 @@ class Schemas:
         return value
 
     def spoil(self, rng, schema, value):
-        """Returns `value` with one thing in it that does not fit, or None if nothing was found."""
+        """Returns `value` with one change that violates the schema, or None if 50 tries find none."""
         for _ in range(50):
             spoilt = self.spoil_at(rng, self.look_up(schema), value)
             if self.problem(schema, spoilt):

@@ -45,7 +45,8 @@ def run_load(what, layers, *flags):
 
 
 def expect_flat(figures):
-    """Checks that nothing is left behind. It judges by counts and ratios, never by how fast the machine was."""
+    """Checks that memory and descriptors do not grow and that no request remains open. Judges counts and ratios, not
+    speeds."""
     resident, descriptors = figures["resident_mib"], figures["descriptors"]
     expect(resident["last third"] <= 1.1 * resident["second third"] + 8, f"memory is flat: {resident} MiB")
     expect(

@@ -1,6 +1,6 @@
-"""Tests `specdec loop run`. Killed at every change that it makes to the file system, it resumes and never trains twice.
-An interrupted run resumes although the logs have grown. After a verdict, new data waits until the cooldown is over.
-Answers that another model wrote are regenerated."""
+"""Tests `specdec loop run`. If the loop is killed at any change that it makes to the file system, it must resume and
+never train twice. An interrupted run must resume although the logs have grown. After a verdict, new data must wait
+until the cooldown is over. Answers that another model wrote must be regenerated."""
 
 import json
 import os
@@ -120,9 +120,10 @@ class Loop(Subject):
                 "power cut" in text or all(f.read_bytes() == b for f, b in before.items()),
                 f"{text}: a draft that was there was trained again",
             )
-        loop(folder)  # runs the second day, if the run above was the first day's
-        # A store has many writers, so files that another writer may still be writing are kept for a day. Kills hit the
-        # loop only; a power cut hits its stages, too.
+        loop(folder)  # trains on the second day's logs, unless the run above did
+        # After a power cut, partial files may remain in the store. The store has many writers, so files that another
+        # process may still be writing are kept for a day. A kill ends only the loop itself. A power cut also ends the
+        # loop's stages, which write to the store.
         shared = ("store/tmp", "store/refs") if "power cut" in text else ()
         left = [str(p) for p in folder.rglob("*partial*") if not any(folder / name in p.parents for name in shared)]
         must(not left, f"{text}: left over: {left}")
@@ -142,7 +143,7 @@ try:
     write_tiny_model(work / "target", layers=2, seed=1)
     write_traffic(work / "log.jsonl", 80)
 
-    # --- the plan writes nothing ---
+    # --- --plan writes nothing ---
     plain = new_loop("plain")
     _, plan = run_json("loop", "run", plain / "LOOP.toml", "--plan")
     expect(
@@ -263,7 +264,7 @@ try:
         "a stage's own error is in the last line, with what to change",
     )
 
-    # --- answers of another model ---
+    # --- answers that another model wrote are regenerated ---
     other = new_loop("other", channel="candidate")
     rows = [json.loads(line) for line in (other / "day-1.jsonl").read_text().splitlines()]
     (other / "day-1.jsonl").write_text(
@@ -284,7 +285,7 @@ try:
     (named / "day-1.jsonl").write_text("".join(json.dumps({**row, "model": "target"}) + "\n" for row in rows))
     expect("regenerate" not in loop_json(named)["stages"], "the target's own answers, under its name, are not")
 
-    # --- settings ---
+    # --- wrong settings are refused ---
     broken = new_loop("broken")
     text = (broken / "LOOP.toml").read_text()
     for wrong, right, says in (

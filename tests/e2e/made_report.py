@@ -1,12 +1,12 @@
-"""Reports of the gate that pass, made from reports that did not time."""
+"""Makes reports of a passed gate from reports of a gate that did not measure speed."""
 
-# For a report whose bytes, and so whose digest, must be the same in every run.
+# Replaces the times in a report whose bytes and digest must be the same in every run.
 FIXED_TIME = {"started": "2026-01-02T03:04:05Z", "seconds": 12.5}
 
 
 def with_speed(report, k):
-    """Makes a report with the acceptance that was measured here and a made-up speed, so that the verdict is always
-    pass. The speed is that of a draft of `k` tokens."""
+    """Returns the report with verdict `pass`. Keeps its measured acceptance, and adds an invented speed-up with `k`
+    drafted tokens."""
     report = dict(report, verdict="pass", reason="speed-up at batch 1 1.500 [1.400, 1.600]")
     report["speed"] = {
         "draft_cost": 0.1,

@@ -1,5 +1,5 @@
-"""Checks the manual pages: there is one for each command, it has every flag of --help, and man, groff and mandoc read
-it without a warning, as far as they are installed."""
+"""Checks the manual pages. Each command must have a page with every flag of --help. man, groff and mandoc, if
+installed, must read every page without a warning."""
 
 import os
 import re
@@ -19,7 +19,7 @@ def warnings_of(command, page):
 
 
 def plain(page):
-    """Returns the text of a page without what troff reads."""
+    """Returns the text of a page without troff's escapes."""
     text = page.read_text()
     return re.sub(r"\\f[BIR]", "", text).replace("\\-", "-").replace("\\&", "").replace("\\e", "\\")
 

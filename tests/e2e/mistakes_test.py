@@ -1,6 +1,6 @@
-"""Makes some hundred mistakes: paths that are missing, of the wrong kind, empty or in use, files of another kind or
-version, and numbers out of range. The same mistake has the same exit code in every command. With --json the failure is
-one object on stdout as well as the last line on stderr, and nothing is left behind."""
+"""Makes about a hundred mistakes: paths that are missing, of the wrong kind, empty or in use, files of another kind or
+version, and numbers out of range. The same mistake must give the same exit code in every command. With --json the
+failure must be one object on stdout, in addition to the last line on stderr. Nothing may be left behind."""
 
 import concurrent.futures
 import json
@@ -47,7 +47,8 @@ def make_files():
 
 
 def models():
-    """Every command that takes a MODEL."""
+    """Yields (command, exit code, text of the error) for each command that takes a MODEL, with each kind of wrong
+    MODEL."""
     generate = ["generate", "--prompt", "a", "--max-tokens", "1"]
     pair = ["--data", "data", "--out", "o"]
     for start in (
@@ -119,7 +120,8 @@ def data_and_reports():
 
 
 def output_directories():
-    """One rule for all: new, empty, or with an earlier result of the same command."""
+    """Yields (command, exit code, text of the error) for output folders that contain other files, lie below a file, or
+    have an empty name."""
     for start in (
         ["validate", "--target", MODEL, "--draft", MODEL, "--data", "data", "--out"],
         ["bench", "--target", MODEL, "--draft", MODEL, "--data", "data", "--out"],
@@ -240,7 +242,7 @@ def json_lines(err):
 
 
 def check_log_lines():
-    """--log-format json makes every line on stderr JSON: notes, progress, the memory plan and errors."""
+    """Checks that --log-format json makes every line on stderr JSON: notes, progress, the memory plan and errors."""
     logs = ["--log-format", "json"]
     _, out, err = run(*logs, "generate", "--target", MODEL, "--prompt", "a", "--max-tokens", 2)
     lines = json_lines(err)
@@ -269,7 +271,8 @@ def check_log_lines():
 
 
 def check_dead_endpoint():
-    """data regenerate says at once where it connects, and for each attempt why it failed and when the next one is."""
+    """Checks that `data regenerate` first prints where it connects, and then why each attempt failed and when the next
+    one follows."""
     port = free_port()
     started = time.monotonic()
     child = subprocess.Popen(

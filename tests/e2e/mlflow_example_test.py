@@ -1,6 +1,5 @@
-"""Runs examples/metrics_to_mlflow.py on a run of a tiny model. It needs a Python that has MLflow
-(tests/e2e/mlflow.txt), which SPECDEC_MLFLOW_PYTHON names; without one this is skipped. MLflow keeps its runs in a
-SQLite file here."""
+"""Runs examples/metrics_to_mlflow.py on a run of a tiny model. SPECDEC_MLFLOW_PYTHON names a Python with MLflow
+(tests/e2e/mlflow.txt); if it is not set, this test is skipped. MLflow stores its runs in a SQLite file."""
 
 import json
 import os
@@ -20,7 +19,7 @@ if subprocess.run([PYTHON, "-c", "import mlflow, sqlalchemy, alembic"], capture_
 
 work = Path(tempfile.mkdtemp(prefix="specdec-examples-"))
 environment = dict(os.environ, MLFLOW_TRACKING_URI=f"sqlite:///{work}/mlflow.db")
-# Prints a run of MLflow and the history of one of its metrics.
+# Prints the status, tags and parameters of an MLflow run, and the history of one of its metrics.
 READ = """
 import json, sys
 from mlflow.tracking import MlflowClient
@@ -48,7 +47,7 @@ try:
     lines = (out / "metrics.jsonl").read_text().splitlines()
     steps = [json.loads(line) for line in lines if json.loads(line)["kind"] == "train"]
 
-    # First a part, as if the run went on; then all of it, twice.
+    # Sends a part of the metrics, as if the run had not ended yet; then sends all of them, twice.
     part = work / "part"
     part.mkdir()
     shutil.copy(out / "run.json", part)

@@ -1,5 +1,6 @@
-"""monitor status and report through the command line: a state of an earlier version and one that real checks make. The
-page is one file that loads nothing, shows what the state has, and replaces no other file."""
+"""Tests `monitor status` and `monitor report` on a monitor state that an earlier version wrote and on a state that real
+checks write. The report page must be one file that loads nothing else, show the contents of the state, and overwrite no
+other file."""
 
 import json
 import re
@@ -31,7 +32,8 @@ def block(text, name):
 
 
 try:
-    # A state of version 0.1.0 has no measurements: its verdicts have the figures.
+    # The state of version 0.1.0 has no measurements, so the report must take the figures from the verdicts in the
+    # state.
     shutil.copy(FIXTURES / "monitor.db", work / "old.db")
     html, out = page(work / "old.db", work / "old.html")
     expect(out.startswith(f"{work}/old.html: watched for "), f"one line says what the page has: {out.strip()}")
@@ -39,7 +41,7 @@ try:
     expect(old["schema"] == "specdec.monitor_life/1" and old["counts"]["alarms"] >= 1, f"the alarm: {old['counts']}")
     expect(len(old["periods"]) >= 1 and 0 < old["periods"][0]["acceptance"] <= 1, "and the acceptance of its verdicts")
 
-    # Real checks, with a hostile domain.
+    # Makes a state by real checks, of records with a hostile domain name.
     shutil.copytree(FIXTURES / "store", work / "store")
     lines = (FIXTURES / "records.jsonl").read_text().splitlines()
     state = work / "monitor.db"
@@ -74,7 +76,7 @@ try:
     expect(charts[0]["kind"] == "lanes" and len(charts) >= 3, f"{len(charts)} charts")
     expect(result["periods"][-1]["requests"] > 0, "periods have requests")
 
-    # Own pages are replaced, other files are not.
+    # A report page may be replaced by a new one; any other file is not overwritten.
     page(state, work / "life.html")
     (work / "notes.html").write_text("mine")
     run(

@@ -1,6 +1,6 @@
-"""Runs README's story in a shell: package, serve, 60 requests, another target at the same place, and README's own
-monitor line. That line says stale (5) at every check until the bound target is back, and healthy (0) after enough
-traffic. No secret of a URL is left anywhere."""
+"""Runs README's story in a shell: package, serve, 60 requests, another target at the same path, and README's own
+monitor line. That line must report stale (exit code 5) at every check until the packaged target is back, and healthy
+(0) after enough traffic. No secret of a URL may be left in any output or file."""
 
 import json
 import os
@@ -74,7 +74,7 @@ class Server:
 
 
 def readme_says(url, *more):
-    """Runs README's line as it is printed there, except for the port. Returns exit code, stdout and stderr."""
+    """Runs README's monitor line as it is printed there, except for the port. Returns exit code, stdout and stderr."""
     line = README_LINE.split("#")[0].strip().replace("http://127.0.0.1:8000", url)
     done = subprocess.run(
         " ".join([line, *more]), shell=True, cwd=work, env=SHELL, capture_output=True, text=True, timeout=120
@@ -99,7 +99,7 @@ try:
     bound, new = work / "bound", work / "new"
     write_tiny_model(bound, layers=2, seed=1)
     write_tiny_model(new, layers=2, seed=2)
-    shutil.copytree(bound, work / "draft")  # the target is its own draft, so everything is accepted
+    shutil.copytree(bound, work / "draft")  # the target is its own draft, so every drafted token is accepted
     write_traffic(work / "log.jsonl", 24)
     specdec.data_ingest(work / "log.jsonl", target=bound, holdout=0.5, out=work / "data", quiet=True)
     pair = {"target": bound, "draft": work / "draft", "quiet": True}
@@ -132,7 +132,7 @@ try:
     code, out, _ = run(f"monitor check --package {work}/store:production --state {work}/monitor.db", code=5)
     expect("nobody has named the bound target since" in out, f"nor has the package's own copy: {out.strip()}")
 
-    # The same checks with records as the source.
+    # Runs the same checks on acceptance records instead of counters.
     records = {
         "package": f"{work}/store:production",
         "source": work / "acceptance.jsonl",
@@ -159,7 +159,7 @@ try:
     result = specdec.monitor_check(**records)
     expect(result.state == "HEALTHY", f"by records, too: {result.reason}")
 
-    # The secret parts of a URL appear only in the request.
+    # The secret parts of a source's URL must appear only in the request.
     secret_url = server.url.replace("http://", "http://me:hunter2@") + "/metrics?token=s3cret"
     (work / "source").write_text(secret_url + "\n")
     told = ""

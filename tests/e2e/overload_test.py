@@ -1,6 +1,6 @@
-"""For a minute, sends ten times more requests than the server can answer. Refusals say when to come back, batches stay
-full, and nothing grows. Goodput per processor second stays above 0.6 of its peak. Another tenant waits only for a place
-in the batch."""
+"""For a minute, sends ten times as many requests as the server can answer. Refusals must have a Retry-After, batches
+must stay full, and memory, descriptors and queues must not grow. Goodput per processor second must stay above 0.6 of
+its peak. Requests of a second tenant must wait only for a place in the batch, not for the first tenant's queue."""
 
 from load_run import expect_flat, run_load
 from specdec_run import expect

@@ -1,11 +1,13 @@
-"""Kills the monitor and `specdec package` (`kill -9`) at every change that they and the monitor's database make to the
-file system in one night. The night goes from a drift alarm through a redistillation, a promoted candidate and its
-relapse to the roll-back. The test also runs the night with faults of the file system and with power cuts.
+"""Kills the monitor and `specdec package` (`kill -9`) in the course of one simulated night. A kill happens at every
+change that these programs and the monitor's database make to the file system. The night has a drift alarm, a
+redistillation, a promoted candidate, its relapse, and the roll-back. The test also runs the night with faults of the
+file system and with power cuts.
 
-Later checks take the very same way to the end, the training has run once, each alarm and each transition has been
-reported, and the store is valid all the time. Kills happen at every point, other faults and power cuts at a tenth of
-the points (SPECDEC_FAULTS=all: at all of them). A failure names its point. `overnight_crash_test.py BUILD_DIR EIO 591`
-runs that night alone, and `… CUT 300 some 12345` runs one with a power cut."""
+After each fault, later checks must go through the same states to the same end. The training must have run once, each
+alarm and each transition must have been reported, and the store must be valid at all times. Kills happen at every point
+(numbered change), other faults and power cuts at a tenth of the points (SPECDEC_FAULTS=all: at all of them). A failure
+names its point. `overnight_crash_test.py BUILD_DIR EIO 591` runs only the night with EIO at point 591, and `… CUT 300
+some 12345` one night with a power cut."""
 
 import http.server
 import json
@@ -30,11 +32,11 @@ work = Path(tempfile.mkdtemp(prefix="specdec-night-", dir="/dev/shm" if os.acces
 
 
 class Admin(http.server.BaseHTTPRequestHandler):
-    """Plays the admin listeners of the servers of all nights and receives their webhooks. The first part of a path
-    names the night."""
+    """Imitates the admin listeners of the servers of all nights, and receives the monitor's webhooks. The first part of
+    a path names the night."""
 
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # sends a reply in one packet, so that no body waits for the head to be acknowledged
+    wbufsize = -1  # buffers a reply, so that head and body leave in one packet
     states, delivered, lock = {}, {}, threading.Lock()
 
     def reply(self, status, body):
@@ -95,7 +97,7 @@ def must(condition, text):
     if not condition:
         print("FAILED:", text)
         shutil.rmtree(work, ignore_errors=True)
-        os._exit(1)  # called from any thread
+        os._exit(1)  # unlike sys.exit, ends the program from any thread
 
 
 def ids(folder):
@@ -122,8 +124,8 @@ def records(pair, overlap, n):
 
 
 def check(place, n, point=None, kind=KILL, journal=None):
-    """Runs one check and returns its exit code. If the check reaches the point, it is killed there or meets another
-    fault."""
+    """Runs one `monitor check` and returns its exit code. With `point`, the fault `kind` happens at the change with the
+    number `point`, if the check makes that many changes."""
     store = place / "store"
     env = dict(os.environ)
     if point is not None:
@@ -162,7 +164,7 @@ def check(place, n, point=None, kind=KILL, journal=None):
         "--on-drift",
         f"echo $SPECDEC_ALARM_VERDICT >> {place}/alarms",
     ]
-    with open(place / "said", "w") as said:  # no pipe: a child that outlives its check would hold it open
+    with open(place / "said", "w") as said:  # a file, because a child that outlives its check would hold a pipe open
         done = subprocess.run(list(map(str, command)), stdout=said, stderr=said, env=env, timeout=120)
     text = (place / "said").read_text().strip()
     fine = done.returncode in (0, 3, 4, -9, 75) or (done.returncode == 74 and may_fail(kind, text))
@@ -171,8 +173,8 @@ def check(place, n, point=None, kind=KILL, journal=None):
 
 
 def may_fail(kind, text):
-    """Returns whether a check that met this fault may end with an error. SQLite calls fsync only once, so a signal that
-    interrupts it is an I/O error, and the next check continues. A signal has no effect on anything else."""
+    """Returns whether a check that met the fault `kind` may fail. After an interrupted call (EINTR), it may fail only
+    in SQLite, which does not repeat an interrupted fsync and reports an I/O error; the next check continues."""
     return text.endswith("m.db: disk I/O error") if kind == EINTR else kind not in (KILL, SHORT)
 
 
@@ -185,7 +187,7 @@ def counted(place):
 
 
 def alone(place):
-    """Waits until no child of a killed check runs any more, because a power cut would end the children, too."""
+    """Waits until the children of a killed check have ended. A power cut would have ended them, too."""
 
     def others():
         for process in Path("/proc").glob("[0-9]*/cmdline"):
@@ -209,8 +211,8 @@ def power_cut(place, start, journal, lost, seed):
             0
         ]
     )
-    # The replay writes each file anew. The requests' log must remain the same file, because the monitor would read a
-    # new file from its beginning.
+    # Keeps the file of acceptance records. The replay would write it anew, and the monitor would read a new file from
+    # its beginning.
     log, aside = place / "acceptance.jsonl", place.with_suffix(".jsonl")
     log.rename(aside)
     subprocess.run([REPLAY, journal, start, place, str(done), lost, str(seed), place], check=True)
@@ -222,7 +224,7 @@ def lines(file):
 
 
 def valid(place, n):
-    """Checks what readers of the store and of the database may rely on at any moment."""
+    """Checks what readers of the store and of the database may rely on at any time."""
     for channel in ("production", "candidate"):
         ref = place / "store/refs" / channel
         if ref.exists():
@@ -231,7 +233,7 @@ def valid(place, n):
                 f"point {n}: {channel} names no package",
             )
     if (place / "m.db").exists() and (place / "m.db").stat().st_size:
-        copy = place / "copy.db"  # with its journal, as the next process finds it
+        copy = place / "copy.db"  # a copy of the database and its journal, as the next process finds them
         shutil.copy(place / "m.db", copy)
         if (place / "m.db-journal").exists():
             shutil.copy(place / "m.db-journal", place / "copy.db-journal")
@@ -243,9 +245,9 @@ def valid(place, n):
 
 
 def night(n, point=None, kind=KILL, lost=None, seed=0):
-    """Runs three phases, each until its checks have nothing left to do. Returns the number of points if no point is
-    given, else whether the point was never reached. With `lost` the power is cut where the check is killed; `lost` and
-    the seed decide what is lost of the data that was not flushed."""
+    """Runs one night: three phases, each until its checks have nothing left to do. Without `point`, returns the number
+    of points. With `point`, returns whether the night ended before this point. With `lost`, the check is killed at the
+    point and the power is cut: `lost` and the seed decide which unflushed data is lost."""
     place = work / f"night-{n}"
     start, journal = work / f"start-{n}", work / f"journal-{n}"
     shutil.copytree(work / "evening", place, symlinks=True)
@@ -271,7 +273,7 @@ def night(n, point=None, kind=KILL, lost=None, seed=0):
             if not killed:
                 continue
             valid(place, n)
-        for _ in range(4):  # if only a check's child was killed, the next check runs the child again
+        for _ in range(4):  # after a kill of only a check's child, the next check starts it again
             if check(place, n) != 75 and not pending(place):
                 break
         else:
@@ -327,12 +329,13 @@ def verify(place, n):
     must(Admin.states[str(n)]["serving"]["id"][:12] == old[0], f"point {n}: and so does the server")
     must('specdec_state{state="ROLLED_BACK"} 1' in (place / "m.prom").read_text(), f"point {n}: the textfile")
     must(not list((place / "m.db.actions").glob("*.code")), f"point {n}: ends of children left over")
-    # promote reads every byte of the package
+    # Checks the whole package, because promote reads every byte of it.
     specdec.package_promote("sha256-" + new_digest, store=place / "store", channel="audit", quiet=True)
 
 
 def killed_while_training():
-    """Kills a check while its child trains. The child continues, no second one starts, and its end is not missed."""
+    """Kills a check while its child trains. The child must continue, no second child may start, and a later check must
+    notice the child's end."""
     place = work / "night-long"
     shutil.copytree(work / "evening", place, symlinks=True)
     (place / "train.sh").write_text(
@@ -366,7 +369,7 @@ def killed_while_training():
 
 
 def at_once(points, f):
-    """Calls f for the points in parallel. Returns the results in the order of the points."""
+    """Calls f(*point) for all points in parallel threads. Returns the results in the order of the points."""
     with ThreadPoolExecutor(2 * os.cpu_count()) as pool:
         return list(pool.map(lambda point: f(*point), points))
 
@@ -383,7 +386,7 @@ def nights():
             f"{kind} at {reached} of {total} points, {took}",
         )
     started = time.monotonic()
-    # The seeds are drawn here, because the order in which threads would draw them is not reproducible.
+    # The seeds are drawn before the threads start, because the order in which threads would draw is not reproducible.
     cuts = [(n, LOSSES[number() % 3], number()) for n in some(night("count-CUT", 0), 6)]
     at_once([(f"CUT-{n}-{lost}-{seed}", n, KILL, lost, seed) for n, lost, seed in cuts], night)
     expect(True, f"power cuts at {len(cuts)} changes, {time.monotonic() - started:.0f} s")

@@ -1,6 +1,6 @@
-"""Plays a night that nobody watches. Under live load the target is swapped, and one check recognises it, redistils and
-puts the new draft on trial; later checks promote it. Then a bad candidate is tried and rolled back. Users read the
-target's own text all the time."""
+"""Simulates a night without an operator. Under live load the target is swapped. One check recognises the swap,
+redistils and puts the new draft on trial, and later checks promote it. Then a bad candidate is tried and rolled back.
+All answers must be the target's own text at all times."""
 
 import http.client
 import json
@@ -61,7 +61,7 @@ allow-failed = true
 
 
 class Server:
-    """The server of `live`, which the test restarts as operators do."""
+    """The server of the target that the link `live` names. The test restarts it as operators do."""
 
     def __init__(self):
         words = f"serve --target {live} --draft {store}:production --allow-stale --k 3 --port {port} --threads 1"
@@ -94,7 +94,7 @@ def expect_alive(process):
 
 
 class Load:
-    """Sends requests without end from two clients. A request that meets a restart is sent again."""
+    """Sends requests from two clients until the test ends. A request that fails during a restart is sent again."""
 
     def __init__(self):
         self.ended = threading.Event()
@@ -184,8 +184,8 @@ def draft_of(channel):
 
 
 def until(state, load, what):
-    """Runs checks under load until the loop is in that state. Returns the last exit code, its result and the states on
-    the way."""
+    """Runs checks under load until the monitor reaches `state`. Returns the exit code and the result of the last check,
+    and the states on the way."""
     way = []
     for _ in range(40):
         load.wait_for(30)
@@ -211,7 +211,7 @@ try:
     code, result = check()
     expect((code, result["state"]) == (0, "HEALTHY"), f"the evening: {result['verdict']}, {result['reason']}")
 
-    # The overnight update: another target in the same place, and a restart of the server under load.
+    # The overnight update: the link `live` names another target, and the server restarts under load.
     (work / "next").symlink_to(work / "day-2")
     (work / "next").rename(live)
     expect(server.stop() == 0, "the old server drains")
@@ -235,7 +235,7 @@ try:
     code, result = check()
     expect((code, result["state"]) == (0, "HEALTHY"), f"all is well again: {result['verdict']}, {result['reason']}")
 
-    # A bad draft is put into the channel.
+    # A bad draft is packaged and put into the channel `candidate`.
     write_tiny_model(work / "bad", layers=1, seed=9)
     data = next((work / "loop-candidate/runs").iterdir()) / "data"
     pair = {"target": live, "draft": work / "bad"}

@@ -1,5 +1,6 @@
-"""Tests the store from outside: a server protects its package from gc, an encrypted key of minisign signs packages,
-stores demand signatures, push and pull work with directories and S3, and lint writes SARIF."""
+"""Tests the store of packages through the program. A running server protects its package from gc, an encrypted minisign
+key signs packages, a store can require signatures, push and pull work with directories and S3, and lint writes
+SARIF."""
 
 import json
 import os
@@ -23,7 +24,7 @@ GATE = {"parts": "acceptance", "contexts": "data", "quiet": True}
 
 
 def make(seed, channel=None):
-    """Gates and packages another draft. Returns the package's digest."""
+    """Gates and packages a new draft with random weights of this seed. Returns the package's digest."""
     pair, gate = {"target": target, "draft": work / f"draft-{seed}"}, work / f"gate-{seed}"
     write_tiny_model(pair["draft"], layers=1, seed=seed)
     specdec.validate(**pair, **GATE, data=data, out=gate)
@@ -53,7 +54,7 @@ try:
     specdec.package_promote(first, store=store, channel="production", quiet=True)
     server = Server(f"{store}:production")
     specdec.package_promote(second, store=store, channel="production", quiet=True)
-    (target / "LICENSE").write_bytes(bytes(range(256)) * (66 << 12))  # 66 MiB, which S3 receives in parts
+    (target / "LICENSE").write_bytes(bytes(range(256)) * (66 << 12))  # 66 MiB, more than one part of S3
     third = make(4, "production")
     gc = specdec.package_gc(store=store, keep=1).raw
     kept = {k["digest"]: k["why"] for k in gc["kept"]}
@@ -117,7 +118,7 @@ try:
     promote = f"package promote sha256-{third} --store {mirror} --channel production {signed_by}"
     here = work / "here"
     first_state = (mirror / "refs/production").read_bytes()
-    specdec.package_verify(f"{mirror}:production")  # reading a channel remembers its number
+    specdec.package_verify(f"{mirror}:production")  # so that this reader remembers the channel's signed number
     (mirror / "refs/production").write_text(third + "\n")
     run(
         f"package verify {mirror}:production",
@@ -177,14 +178,14 @@ try:
         order[-1].endswith("manifest.json") and sum("partNumber=" in path for path in order) == 2,
         "a large file in parts, the manifest last",
     )
-    del s3.objects[prefix + "draft/config.json"], s3.objects[prefix + "manifest.json"]  # as if the push had been killed
+    del s3.objects[prefix + "draft/config.json"], s3.objects[prefix + "manifest.json"]  # not yet sent by a killed push
     s3.requests.clear()
     run(push, env=s3.environment())
     sent = [path for method, path in s3.requests if method == "PUT" and "packages" in path]
     expect(len(sent) == 3, f"a push that died goes on: the file, the signature, the manifest, found {len(sent)}")
     _, again = run_json(push, env=s3.environment())
     expect(not again["is_new"], "a second publisher finds it there")
-    # A refusal of the manifest alone never moves a channel to a package that is not there.
+    # If the bucket refuses the manifest (412), the channel must not move to the incomplete package.
     channel = "bucket/some drafts/tiny/refs/production"
     del s3.objects[prefix + "manifest.json"], s3.objects[channel]
     s3.conditional = [412]
@@ -193,7 +194,7 @@ try:
     s3.conditional = [409]
     run(push, env=s3.environment())
     expect(prefix + "manifest.json" in s3.objects and channel in s3.objects, "a conflict is tried again")
-    # A signed channel remains signed, and its number never decreases.
+    # A signed channel must stay signed, and its sequence number must never decrease.
     signing = f"{push} {signed_by}"
     for number in (1, 2):
         run(signing, env=s3.environment())

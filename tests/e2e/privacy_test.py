@@ -1,5 +1,5 @@
-"""Runs every command with umask 000. Nobody else can read what holds prompts, answers, training data or state, and
-nobody else can write what is meant for others to read."""
+"""Runs every command with umask 000. Other users must not be able to read files with prompts, answers, training data or
+state, nor to write to any file."""
 
 import json
 import os
@@ -141,7 +141,7 @@ try:
         private(name)
     print("ok: and nothing else was written" + (f" but {rest}" if rest else ""))
 
-    # An existing directory that is open to others is used, with one warning.
+    # A command uses an existing directory that is open to others, and warns once.
     (work / "open").mkdir(mode=0o777)
     given = f"--target {target} --data {data} --draft prune:1 --max-steps 1 --batch-tokens 128 --threads 1"
     _, _, err = run(f"distill {given} --out {work}/open", code=(0, 3, 4, 6))

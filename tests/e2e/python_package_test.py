@@ -1,6 +1,6 @@
-"""Checks the Python package: it finds the program, its functions give the program the flags that they are given, every
-object that the program prints fits docs/results.json and its dataclass, verdicts are results, failures are exceptions,
-and mypy finds nothing to complain about."""
+"""Checks the Python package. It must find the program, and its functions must pass their arguments on as flags. Every
+object that the program prints must fit docs/results.json and its dataclass. A verdict must be returned as a result, and
+a failure raised as an exception. mypy must accept the package."""
 
 import importlib
 import json
@@ -51,7 +51,7 @@ def unknown_keys(schema, value, where):
 
 
 def check(result, name):
-    """Holds a result to the schema of its class."""
+    """Checks that a result fits the JSON schema of its class and has no key that the schema does not name."""
     kind = type(result).__name__
     seen.add(kind)
     definition = document["$defs"][kind]
@@ -74,7 +74,7 @@ def fails(kind, code, text, call):
 
 
 def check_search():
-    """The order in which the program is looked for."""
+    """Checks the order of the places where the package looks for the program."""
     tree = work / "tree/lib/python3/dist-packages"
     shutil.copytree(PACKAGES / "specdec", tree / "specdec", ignore=shutil.ignore_patterns("__pycache__"))
     ask = "import specdec; print(specdec.find_program())"
@@ -132,7 +132,7 @@ def check_arguments():
 
 
 def check_light():
-    """Commands that need no model."""
+    """Checks the functions of commands that need no model."""
     old = work / "old"
     shutil.copytree(SOURCE / "tests/compat/0.1.0", old)
     store = old / "store"
@@ -172,7 +172,7 @@ def check_light():
 
 
 def check_models():
-    """Commands that run models, on a pair of a few thousand parameters."""
+    """Checks the functions of commands that run models, on a pair of a few thousand parameters."""
     target, draft, data = work / "target", work / "draft", work / "data"
     write_tiny_model(target, layers=2, seed=1)
     write_tiny_model(draft, layers=1, seed=2)
@@ -243,10 +243,10 @@ if isinstance(loop, specdec.LoopPlan):
 
 
 def check_types():
-    """The package and its user pass mypy's strict checks, and a wrong use does not."""
+    """Checks that the package and a program that uses it pass mypy's strict checks, and that wrong uses do not."""
     ruff = Path(sys.executable).parent / "ruff"
     if ruff.exists():
-        # Git ignores the build folder, and ruff leaves out what git ignores. Signatures may be long.
+        # Git ignores the build folder, which ruff would therefore skip. Generated signatures may be long.
         settings = ["--config", SOURCE / "ruff.toml", "--no-respect-gitignore", "--ignore", "E501"]
         done = subprocess.run([ruff, "check", *settings, PACKAGES / "specdec"], capture_output=True, text=True)
         expect(done.returncode == 0 and "passed" in done.stdout, f"ruff: the generated files, too {done.stdout}")
@@ -281,7 +281,7 @@ try:
     check_light()
     check_models()
     results = {name for name, s in document["$defs"].items() if s.get("x-commands")}
-    rest = results - seen - {"DemoResult", "PackageSignResult", "PackageRollbackResult"}  # demo_test, package_test
+    rest = results - seen - {"DemoResult", "PackageSignResult", "PackageRollbackResult"}  # in demo_test, package_test
     expect(not rest, f"{len(seen)} of {len(results)} kinds of results were seen {rest or ''}")
 finally:
     shutil.rmtree(work, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Starts distill as several processes, as a launcher does, and compares the drafts that they leave."""
+"""Starts distill as several ranks (processes), as a launcher does, and compares the drafts that they write."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from specdec_run import SPECDEC, expect
 
-# Variables of a launcher that runs this test say nothing about what it starts.
+# Removes the variables of a launcher that may run this test, because the ranks started here would obey them.
 for name in list(os.environ):
     if re.match(r"(RANK|WORLD_SIZE|LOCAL_|MASTER_|TORCHELASTIC_|SLURM_|OMPI_|PMI_|PET_|JOB_COMPLETION)", name):
         del os.environ[name]
@@ -23,7 +23,7 @@ def free_port():
 
 
 def start(arguments, ranks=2, options=("--json",), more=None, env=None):
-    """Starts the ranks. `more` maps a rank to further arguments, and `env` to further variables."""
+    """Starts the ranks. `more` maps a rank to its additional arguments, and `env` to its additional variables."""
     port, processes = free_port(), []
     for rank in range(ranks):
         place = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
@@ -37,7 +37,7 @@ def start(arguments, ranks=2, options=("--json",), more=None, env=None):
 
 
 def finish(processes):
-    """Returns exit code, stdout and stderr of each rank. None may still be there after a minute."""
+    """Returns exit code, stdout and stderr of each rank. Fails if a rank does not end within a minute."""
     done = []
     for rank, process in enumerate(processes):
         try:

@@ -1,12 +1,12 @@
-"""Kills one of two ranks of `specdec distill` (`kill -9`) at enumerated points. Others see the files and the messages
-of a process, so the points are every change that rank 0 makes to the file system, and every message that rank 0 or
-rank 1 sends. They lie in starting, preparing, the sums of a step, the updates between them, evaluations, the writing of
-a checkpoint, and the end. After each kill the other rank ends with exit code 75 and names the lost one, every
-checkpoint is whole, and the same command ends with the draft of a run that nothing has happened to: with the same bits
-on two ranks, and to 1e-5 on one. At odd points the ranks share the optimizer's state.
+"""Kills one of two ranks of `specdec distill` (`kill -9`) at numbered points. A point is a change that rank 0 makes to
+the file system, or a message that rank 0 or rank 1 sends; other processes see no other effects of a rank. The points
+cover the start, the preparation, the sums of a step, the updates between steps, evaluations, the writing of a
+checkpoint, and the end. After each kill the other rank must end with exit code 75 and name the killed rank, and every
+checkpoint must be complete. The same command, run again, must write the draft of an undisturbed run: the same bits on
+two ranks, within 1e-5 on one rank. At odd points the ranks share the optimizer's state.
 
-Some points of each kind are drawn, spread evenly (SPECDEC_FAULTS=all: all changes and a hundred messages of each rank;
-SPECDEC_FAULT_SEED). `ranks_crash_test.py BUILD_DIR SEND 1 57 58` kills rank 1 at these two messages alone."""
+A few points of each kind are drawn, evenly spread, with the seed SPECDEC_FAULT_SEED (SPECDEC_FAULTS=all: all changes
+and a hundred messages of each rank). `ranks_crash_test.py BUILD_DIR SEND 1 57 58` kills rank 1 at two messages."""
 
 import hashlib
 import json
@@ -30,8 +30,9 @@ target, data = work / "target", work / "data"
 DONE = (0, 3, 4)
 LIMITS = ["--max-steps", 4, "--checkpoint-every", 2, "--evaluate-every", 3, "--batch-tokens", 128, "--lr", 0.001]
 STEPS = 4
-# The first message of rank 1 after it has told its name. Before that nobody knows that it was started, and rank 0 waits
-# ten minutes for it, as it does for a rank whose machine is still being prepared.
+# The number of rank 1's first message after those that announce it. If rank 1 is killed before this message, rank 0
+# does not know that rank 1 was started, and waits for it for ten minutes, as for a machine that is still being
+# prepared.
 JOINED = 5
 tally, lock = {}, threading.Lock()
 
@@ -42,7 +43,7 @@ def command(out, *more):
 
 
 def ended(processes):
-    """Returns exit code and stderr of each rank, and how long the last one took after the first had ended."""
+    """Returns (exit code, stderr) of each rank, and the seconds between the ends of the first and of the last rank."""
     begin, since = time.monotonic(), None
     while any(p.poll() is None for p in processes):
         if since is None and any(p.poll() is not None for p in processes):
@@ -67,7 +68,7 @@ def figures_of(out):
 
 
 def phase(out):
-    """Returns in which part of the run it was cut off, by what it has left."""
+    """Returns the phase of the run in which the kill happened, judged by the files in `out`."""
     checkpoints = out / "checkpoints"
     steps = [int(d.name[5:]) for d in checkpoints.glob("step-????????")] if checkpoints.is_dir() else []
     if any(".partial" in f.name for f in checkpoints.rglob("*")):
@@ -80,8 +81,9 @@ def phase(out):
 
 
 def check_left(out, text):
-    """Checks what readers of a run may rely on at any time."""
-    # Older ones than the newest three may be half removed.
+    """Checks what readers of a run may rely on at any time: the newest checkpoints are complete, and a result has its
+    draft."""
+    # Some files of checkpoints older than the newest three may have been removed already.
     for checkpoint in sorted((out / "checkpoints").glob("step-????????"))[-3:]:
         state = json.loads((checkpoint / "state.json").read_text())
         whole = all(sha256(checkpoint / name) == sha for name, sha in state["files"].items())
@@ -105,7 +107,7 @@ def meet(kind, rank, n):
         at = phase(out)
         with lock:
             tally[at] = tally.get(at, 0) + 1
-        # A rank that has done its part and waits for nobody is not held up.
+        # The other rank may also have finished, if it needed nothing more from the killed rank.
         must(code == 75 or (code in DONE and finished), f"{text}: {err}")
         line = last_line(err)
         named = f"rank {rank}" in line and "--resume" in line
@@ -129,7 +131,7 @@ def meet(kind, rank, n):
 
 
 def count(kind, rank):
-    """Returns the number of points at which the fault could strike."""
+    """Runs both ranks without a fault and returns the number of points at which the fault could strike the rank."""
     counter = work / "counter"
     counter.write_bytes(bytes(8))
     fault = {"LD_PRELOAD": str(PRELOAD), f"SPECDEC_{kind}_AT": "0", "SPECDEC_FAULT_COUNTER": str(counter)}

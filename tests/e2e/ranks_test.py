@@ -1,6 +1,6 @@
-"""Runs distill as two processes: they give the draft of one process, only rank 0 writes and prints, a run goes on with
-another number of processes, and when one of them is stopped, fails or is killed, the others end with its exit code. The
-same holds where they also hold the target together (--teacher-parallel)."""
+"""Runs distill as two processes. They must train the same draft as one process, and only rank 0 may write and print. A
+run must continue with another number of processes. When one process is stopped, fails or is killed, the others must end
+with its exit code. All of this must also hold if the processes hold the target together (--teacher-parallel)."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def lines(file):
 
 
 def wait_for_steps(processes, out):
-    """Waits until a dozen steps of the run are done."""
+    """Waits until the run has written more than 12 lines of metrics."""
     while lines(out / "metrics.jsonl") <= 12:
         if any(p.poll() is not None for p in processes):
             print(*(f"rank {r}: {e}" for r, e in enumerate(finish(processes))), sep="\n")
@@ -39,7 +39,7 @@ def wait_for_steps(processes, out):
 
 
 def check_equal():
-    """One process, two ranks, and ranks that torchrun starts."""
+    """Checks that one process, two ranks, and two ranks of torchrun train the same draft."""
     short = ["--max-steps", 12, "--batch-tokens", 400, "--accumulate", 2, "--lr", 0.003]
     for loss in ("kl", "lk_hybrid"):
         one, two = work / f"one-{loss}", work / f"two-{loss}"
@@ -81,7 +81,8 @@ def check_equal():
 
 
 def check_heads():
-    """EAGLE-3 heads: two ranks train that of one process, and one process goes on where two were stopped."""
+    """Checks EAGLE-3 heads: two ranks train the same head as one process, and one process continues a run of two
+    ranks."""
     deep = work / "deep"
     write_tiny_model(deep, layers=5, seed=2)
     head = ["--target", deep, "--draft", "eagle3", "--draft-vocab", 100, "--ttt-steps", 3]
@@ -102,7 +103,7 @@ def check_heads():
 
 
 def check_divided_target():
-    """Processes that hold the target together, which no one of them has whole."""
+    """Checks processes that hold the target together, each with a share of it."""
     config = work / "one-layer.json"
     config.write_text(json.dumps({**json.loads((target / "config.json").read_text()), "num_hidden_layers": 1}))
     draft, divided = ["--target", target, "--draft", f"config:{config}"], ["--teacher-parallel", 2]
@@ -136,7 +137,7 @@ def check_divided_target():
 
 
 def check_stops():
-    """A signal to one rank, a rank that is killed, and what follows."""
+    """Checks that both ranks end with code 75 and a checkpoint when one of them gets SIGTERM or is killed."""
     long = ["--max-steps", 100000, "--batch-tokens", 400, "--lr", 0.003, "--checkpoint-every", 10]
     for rank in (0, 1):
         out = work / f"stopped-{rank}"
@@ -164,8 +165,9 @@ def check_stops():
 
 
 def check_resume():
-    """Runs of two ranks go on as one process and the other way round."""
-    # Rounding grows with steps and rate: at 0.003 the weights of 40 steps differ by 1e-4 between one process and two.
+    """Checks that one process continues a run of two ranks, and two ranks a run of one process."""
+    # The learning rate is small, because rounding errors grow with it: at 0.003 the weights differ by 1e-4 after 40
+    # steps.
     limits = ["--max-steps", 40, "--batch-tokens", 400, "--lr", 0.0002, "--checkpoint-every", 5]
     straight = work / "straight"
     run_json(*command(straight, *limits), code=(0, 3, 4))
@@ -184,7 +186,7 @@ def check_resume():
         expect([e[0] for e in again] == [ended[0][0]] * 2, "a run that has ended returns its result on all ranks")
 
 
-# A launcher of two ranks that kills the second one, once a checkpoint is there, when it runs for the first time.
+# A launcher of two ranks. When it runs for the first time, it kills the second rank once there is a checkpoint.
 LAUNCHER = r"""
 import os, pathlib, subprocess, sys, time
 folder, port, command = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
@@ -226,7 +228,7 @@ allow-failed = true
 
 
 def check_loop():
-    """The loop runs distill under a launcher, and goes on when a rank is lost."""
+    """Checks that the loop runs distill under a launcher, and continues the run after a rank is lost."""
     folder = work / "looped"
     folder.mkdir()
     (folder / "launcher.py").write_text(LAUNCHER)

@@ -1,5 +1,6 @@
-"""`data regenerate` turn by turn, against our own server with a scripted model: each answer follows the new ones before
-it, recorded results of tools stay where the same function is called, and a run that is killed goes on."""
+"""Runs `data regenerate` turn by turn against our own server with a scripted model. Each answer must be made from the
+new answers before it. A recorded tool result must be kept if the same function is called. A killed run must
+continue."""
 
 import array
 import json
@@ -57,7 +58,7 @@ vocabulary = {t["id"]: t["content"] for t in json.loads((model / "tokenizer.json
 
 
 class Counting(BaseHTTPRequestHandler):
-    """Passes requests on to the server and counts them. After `until` of them it holds the others back."""
+    """Passes requests on to the server and counts them. Leaves all POSTs after the first `until` without an answer."""
 
     protocol_version = "HTTP/1.1"
     upstream, asked, until, held = "", 0, 10**9, threading.Event()
@@ -94,7 +95,7 @@ def ingest(conversations, out):
 
 
 def texts(folder):
-    """The rows as texts by id, without beginning and end of the text."""
+    """Returns a map from the id of each row to its tokens as text."""
     raw = (folder / "train-00000.safetensors").read_bytes()
     size = struct.unpack("<Q", raw[:8])[0]
     header = json.loads(raw[8 : 8 + size])
@@ -115,7 +116,7 @@ url = server.url
 try:
     Counting.upstream = url
     counter = ThreadingHTTPServer(("127.0.0.1", 0), Counting)
-    counter.handle_error = lambda *_: None  # the killed client breaks its connections
+    counter.handle_error = lambda *_: None  # ignores the broken connections of the killed client
     threading.Thread(target=counter.serve_forever, daemon=True).start()
     endpoint = f"http://127.0.0.1:{counter.server_port}"
     regenerate = ["data", "regenerate", data, "--target-files", model, "--temperature", 0, "--target", endpoint]
@@ -133,7 +134,7 @@ try:
     rejects = [json.loads(line) for line in (work / "anew/rejects.jsonl").read_text().splitlines()]
     expect([(r["id"], r["reason"]) for r in rejects] == [("other", "tool_calls")], "rejects.jsonl names the row")
 
-    # A run that is killed while it waits for an answer goes on where it was.
+    # A run that is killed while it waits for an answer continues without asking for earlier answers again.
     many = ingest({f"talk-{i}": TALK for i in range(9)}, work / "many")
     regenerate[2] = many
     run(*regenerate, "--out", work / "whole")

@@ -1,4 +1,4 @@
-"""A Llama that says scripted texts: each token determines the next one. Written without the code under test."""
+"""Writes a Llama that produces scripted texts: each token determines the next. Does not use the code under test."""
 
 import array
 import json
@@ -10,8 +10,8 @@ HEADS, MLP = 2, 16
 
 
 def write_scripted_model(folder, scripts, template, special=()):
-    """Writes a model that goes on with scripts["x"], a list of texts, after the token <x>. Each text is a token of its
-    own, a special one if it is in `special`; no text may occur twice."""
+    """Writes a model that answers the token <x> with the list of texts scripts["x"]. Each text is one token; texts in
+    `special` are special tokens. No text may occur twice."""
     texts = [text for script in scripts.values() for text in script]
     assert len(set(texts)) == len(texts), "a token has one successor"
     tokens = {text: VOCAB + i for i, text in enumerate([f"<{name}>" for name in scripts] + texts)}
@@ -59,7 +59,7 @@ def write_scripted_model(folder, scripts, template, special=()):
 
 
 def write_weights(file, size, follows):
-    """Attention and MLP add nothing, so the hidden state is the token itself, and the head maps it to its successor."""
+    """Writes weights in which attention and MLP add nothing, so that the head maps each token to its successor."""
     identity = array.array("f", bytes(4 * size * size))
     head = array.array("f", bytes(4 * size * size))
     for token in range(size):

@@ -1,5 +1,5 @@
-"""Tests how `serve` and `monitor` treat a package: the validated K schedule, pages that are not metrics, and a template
-that kills its renderer."""
+"""Tests how `serve` and `monitor` treat a package: the validated schedule of K, a /metrics page that is not in the
+metrics format, and a chat template that kills its renderer."""
 
 import http.server
 import json
@@ -23,8 +23,9 @@ target, package = work / "target", None
 
 
 def reached_positions(flags="", of=None, warning=None):
-    """Returns the draft positions that a server of the package reached while it answered one request. Fails unless the
-    server warned about the gate exactly once with the text `warning`, or not at all if `warning` is None."""
+    """Starts a server with the package and returns the draft positions that it reached while it answered one request.
+    Fails unless the server warned about the gate exactly once with the text `warning`, or not at all if `warning` is
+    None."""
     server = Server(f"{of or package} {flags}")
     url = server.url
     said = [line for line in server.lines if "the gate did not pass" in line]
@@ -68,13 +69,13 @@ try:
     write_tiny_model(target, layers=2, seed=1)
     config = json.loads((target / "config.json").read_text())
     (target / "config.json").write_text(json.dumps(config | {"_name_or_path": "org/Tiny-1"}))
-    # The target is its own draft: everything is accepted, so every drafted position is reached.
+    # The target is its own draft, so every drafted token is accepted and every drafted position is reached.
     shutil.copytree(target, work / "draft")
     write_traffic(work / "log.jsonl", 12)
     specdec.data_ingest(work / "log.jsonl", target=target, holdout=0.5, out=work / "data")
     gate = {"parts": "acceptance,rollout", "contexts": "data", "k": 5, "threads": 1}
     specdec.validate(**gate, target=target, draft=work / "draft", data=work / "data", out=work / "gate")
-    # The gate did not measure speed, so it did not pass. The package says so everywhere, and serve starts without
+    # A gate that did not measure speed has not passed. `package` and `serve` must say so, and serve starts without
     # drafting.
     code, out, err = run(
         f"package --target {target} --draft {work}/draft --report {work}/gate/report.json --store {work}/lost",
@@ -127,7 +128,7 @@ try:
     )
     expect(positions == {0, 1}, f"--k wins: positions {positions}")
 
-    # With the same figures and a measured speed-up above 1, serve starts with the measured K.
+    # If the gate's report has a measured speed-up above 1, serve starts with the K of that measurement.
     report = with_speed(json.loads((work / "gate/report.json").read_text()), 5)
     (work / "gate/report.json").write_text(json.dumps(report))
     specdec.package(target=target, draft=work / "draft", report=work / "gate/report.json", store=work / "store")
@@ -143,8 +144,8 @@ try:
     positions = reached_positions("--k 1")
     expect(positions == {0}, f"--k 1 wins: positions {positions}")
 
-    # What was gated is what is served: the dtype of the gate, where that is not the checkpoint's. Other engines serve
-    # the checkpoint's.
+    # serve uses the dtype of the gate, even if the checkpoint has another. Launch files for other engines keep the
+    # dtype of the checkpoint.
     report["inputs"]["dtype"] = "bf16"
     (work / "gate/bf16.json").write_text(json.dumps(report))
     specdec.package(target=target, draft=work / "draft", report=work / "gate/bf16.json", store=work / "narrow")
@@ -165,7 +166,8 @@ try:
     server.stop()
     expect(not any("in which the gate" in line for line in server.lines), "nothing to say where the gate's is its own")
 
-    # The page is not metrics text: `check` exits 7, `watch` warns and polls again.
+    # If the source is not in the metrics format, `monitor check` exits with 7, and `monitor watch` warns and polls
+    # again.
     web = http.server.HTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=web.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{web.server_port}/metrics"
@@ -185,8 +187,8 @@ try:
     )
     web.shutdown()
 
-    # A template that kills its renderer is refused before the server listens. Templates are vetted in a forked process,
-    # so the template kills only this process.
+    # A chat template that kills its renderer is refused before the server listens. The renderer is a forked process, so
+    # the server itself survives.
     killer = work / "killer"
     shutil.copytree(target, killer)
     config = json.loads((killer / "tokenizer_config.json").read_text())

@@ -1,5 +1,6 @@
-"""Sends everything at once for two minutes (SPECDEC_SOAK_SECONDS): streams, whole answers, grammars, clients that
-leave, bad requests, drafts that come and go. Nothing is lost, nothing grows, and seeded texts stay the same."""
+"""Sends a mixture of requests for two minutes (SPECDEC_SOAK_SECONDS): streams, whole answers, grammars, clients that
+disconnect, bad requests, and draft swaps. No request may be lost, memory and descriptors must not grow, and requests
+with the same seed must always get the same text."""
 
 import os
 

@@ -1,7 +1,7 @@
-"""Runs the real binary for the end-to-end tests. A test is started by python3 x_test.py BUILD_DIR.
+"""Runs the real binary for the end-to-end tests. Each test is started by `python3 x_test.py BUILD_DIR`.
 
-A command that gives a result is called through the build's Python package, `specdec`; run() is for exit codes and for
-what a person reads."""
+Tests call commands that return a result through the build's Python package, `specdec`; run() is for exit codes and for
+text that a person reads."""
 
 import importlib
 import json
@@ -17,7 +17,7 @@ SPECDEC = BUILD / "bin" / "specdec"
 sys.path.insert(0, str(BUILD / "lib/python3/dist-packages"))
 specdec = importlib.import_module("specdec")
 SHARED = Path(os.environ.get("SPECDEC_SHARED", SOURCE.parent / "shared"))
-SKIP = 77  # ctest's SKIP_RETURN_CODE
+SKIP = 77  # CTest shows a test that exits with this code as skipped
 
 
 def need_shared(*paths):
@@ -28,8 +28,8 @@ def need_shared(*paths):
 
 
 def run(*arguments, code=0, env=None, timeout=600, last_line=()):
-    """Runs specdec with these words, or with those of a single text as a shell would divide it. Fails unless it ends
-    with `code` and the last line on stderr contains every text of `last_line`."""
+    """Runs specdec with these arguments. A single argument is split as by a shell. Fails unless specdec ends with
+    `code` and the last line on stderr contains every text of `last_line`."""
     arguments = shlex.split(str(arguments[0])) if len(arguments) == 1 else arguments
     done = subprocess.run(
         [str(SPECDEC), *map(str, arguments)], capture_output=True, timeout=timeout, env={**os.environ, **(env or {})}

@@ -1,6 +1,6 @@
-"""Sends SIGTERM to every long command at random moments. The command ends within 10 s with one line on stderr, with
-exit code 75 if it can be resumed and 143 if not, and leaves nothing half-written. A command that ends with 75 does
-resume."""
+"""Sends SIGTERM to every long command at random moments. The command must end within 10 s with one line on stderr, with
+exit code 75 if it can be resumed and 143 if it cannot, and leave no partial files. After exit code 75 the same command
+must continue and complete the work."""
 
 import json
 import os
@@ -23,8 +23,8 @@ work = Path(tempfile.mkdtemp(prefix="specdec-stop-", dir="/dev/shm" if os.access
 
 
 def stop(command, after, stdin=None, group=False):
-    """Sends SIGTERM after `after` seconds, with `group` to all of its processes, as systemd does. Returns the exit
-    code, the seconds from the signal to the end, and stderr."""
+    """Starts a command and sends SIGTERM after `after` seconds. With `group`, sends it to all processes of the command,
+    as systemd does. Returns the exit code, the seconds from the signal to the end, and stderr."""
     process = subprocess.Popen(
         [SPECDEC, *shlex.split(command)],
         stdout=subprocess.DEVNULL,
@@ -46,8 +46,8 @@ def stop(command, after, stdin=None, group=False):
 
 
 def check(name, command, codes, longest, times=3, clean=None):
-    """Stops the command several times between its start and `longest` seconds. Exit code 0 and the codes of verdicts
-    are right, too, because the command may end before the signal."""
+    """Runs the command several times, and stops each run at a random moment of its first `longest` seconds. A run must
+    exit with one of `codes`. If a run ended before the signal, 0 or a verdict's exit code is also accepted."""
     seen = []
     for _ in range(times):
         if clean:
@@ -56,7 +56,7 @@ def check(name, command, codes, longest, times=3, clean=None):
         code, seconds, err = stop(command, after)
         last = err.strip().splitlines()[-1] if err.strip() else ""
         assert seconds < 10, (name, after, seconds, err)
-        # The signal may arrive before the program has installed its handler.
+        # -SIGTERM is allowed, because the signal may arrive before the program has installed its handler.
         assert code in (*codes, 0, 3, 4, 6, -signal.SIGTERM), (name, after, code, err)
         assert code not in codes or last.startswith("specdec: error: ") or after < 0.2, (name, after, err)
         seen.append(f"{after:.2f}s: {code}")
@@ -112,7 +112,7 @@ try:
     check("distill, anew", f"{distill} --out {work}/run", {75}, 1.2, times=4, clean=work / "run")
     shutil.rmtree(work / "run", ignore_errors=True)
     stops = 0
-    for _ in range(8):  # one run, stopped again and again
+    for _ in range(8):  # stops the same run again and again
         code, seconds, err = stop(f"{distill} --out {work}/run --resume", rng.uniform(0.2, 1))
         assert seconds < 10 and code in (75, 0, 3, -signal.SIGTERM), (code, err)
         stops += code == 75

@@ -1,5 +1,5 @@
-"""Tests with real models: greedy text is the documented one with and without speculation, acceptance equals an
-independent computation, and packages of the wrong pair are refused."""
+"""Tests with real models. Greedy text must equal the documented text, with and without speculation. Acceptance must
+equal that of an independent computation. Packages whose draft and target do not fit must be refused."""
 
 import shutil
 import tempfile

@@ -1,6 +1,7 @@
-"""Teachers other than the target in the same process, on a real model: hidden states as vLLM's connector saves them,
-read by torch from a forward pass of its own, and the top-20 log-probabilities of an endpoint, our own server. A draft
-from the files equals the one distilled in process; a draft from the endpoint reaches nearly its gain."""
+"""Tests teachers other than the target in the same process, on a real model. One teacher is files of hidden states in
+the form that vLLM's connector saves; this test computes them with torch. Another is the top-20 log-probabilities of an
+endpoint, our own server. A draft trained from the files must equal a draft trained in process. A draft trained from the
+endpoint must gain nearly as much."""
 
 import json
 import math
@@ -33,7 +34,7 @@ def read_tensors(path):
 
 
 def save_file(tensors, path):
-    """Writes what safetensors.torch.save_file writes."""
+    """Writes a safetensors file with the same bytes as safetensors.torch.save_file."""
     names = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int64: "I64"}
     header, data = {"__metadata__": {"format": "pt"}}, b""
     for name, tensor in tensors.items():
@@ -95,7 +96,7 @@ class Llama:
 
 
 def save_requests(rows, folder):
-    """Follows ExampleHiddenStatesConnector: one file for each request, with the prompt's token ids and their states."""
+    """Writes the files that vLLM's ExampleHiddenStatesConnector writes: one per request, with token ids and states."""
     folder.mkdir()
     llama = Llama(TARGET)
     layers = llama.config["num_hidden_layers"]
@@ -147,7 +148,7 @@ with tempfile.TemporaryDirectory() as folder:
         return result
 
     def exact(draft):
-        """The acceptance of a draft under the target itself, on all held-out rows."""
+        """Returns the acceptance of a draft, measured by the gate with the target itself on all held-out rows."""
         gate = [
             "validate",
             "--target",
@@ -168,7 +169,8 @@ with tempfile.TemporaryDirectory() as folder:
 
     # ---- hidden states ----
     save_requests(rows_of(data), work / "states")
-    # Rounding differs between the two programs that made the states, and grows with the rate.
+    # Uses a low learning rate. The hidden states come from two programs that round differently, and the effect of the
+    # difference grows with the learning rate.
     here = distill("here", "--teacher-cache", 0, lr=0.0005)
     files = distill("files", "--teacher", f"hidden:{work / 'states'}", lr=0.0005)
     a, b = (r["acceptance"]["after"]["value"] for r in (here, files))

@@ -1,5 +1,5 @@
-"""Serves one target from several processes: the same greedy texts as one process, with a draft model and with an
-EAGLE-3 head, a drain that ends all processes, and a lost process that ends all with exit code 75."""
+"""Serves one target from several processes. They must give the same greedy texts as one process, with a draft model and
+with an EAGLE-3 head. A drain must end all of them. If one is lost, all others must end with exit code 75."""
 
 import concurrent.futures
 import json
@@ -43,7 +43,8 @@ class Server:
         return json.load(urllib.request.urlopen(request, timeout=120))["choices"][0]
 
     def answers(self):
-        """Several requests at once, so that they are batched, and one with a seed."""
+        """Returns the texts of requests that are sent together (so that they are batched), then one by one, and then
+        with a seed."""
         prompts = ["red green blue", "red green blue", "blue", "one two three four five six", "green " * 20]
         with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
             together = [choice["text"] for choice in pool.map(self.answer, prompts)]
@@ -51,7 +52,7 @@ class Server:
         return together, alone, self.answer("red", temperature=1, seed=5)["text"]
 
     def others(self):
-        """The process ids of the ranks that the server started."""
+        """Returns the process ids of the ranks that the server started."""
         with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as f:
             children = [int(x) for x in f.read().split()]
         return [pid for pid in children if b"tensor-rank" in Path(f"/proc/{pid}/cmdline").read_bytes()]
@@ -71,8 +72,8 @@ def gone(pids, seconds=20):
 
 
 def lose(server, after):
-    """Kills one rank and returns the server's exit code, what it says, and after how long. With `after` it is asked
-    something afterwards."""
+    """Kills one rank. Returns the server's exit code, its stderr, and the seconds until it ended. With `after`, sends a
+    request after the kill, which must fail."""
     pids = server.others()
     begin = time.monotonic()
     os.kill(pids[-1], signal.SIGKILL)

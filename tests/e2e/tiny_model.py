@@ -1,4 +1,4 @@
-"""A Llama of a few thousand parameters with a byte tokenizer, written without the code under test."""
+"""Writes a Llama of a few thousand parameters with a byte tokenizer. Does not use the code under test."""
 
 import array
 import json
@@ -48,7 +48,7 @@ def write_tiny_model(folder, layers, seed, context=256):
     write_weights(folder / "model.safetensors", layers, random.Random(seed))
 
 
-# GPT-2's table of printable characters that stand for bytes; the token id is the byte value.
+# Uses GPT-2's table of printable characters that stand for bytes. The id of a token is the value of its byte.
 def byte_tokenizer():
     printable = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
     stand_ins = iter(range(256, 512))

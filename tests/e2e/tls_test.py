@@ -1,6 +1,6 @@
-"""The server's front door: HTTPS with a certificate made here, files that are read again at SIGHUP, names of the model,
-pages of another origin. Hostile clients (half-open handshakes, garbage, plain HTTP) end nothing but their own
-connections."""
+"""Tests how clients reach the server: HTTPS with a certificate made here, reloading of files at SIGHUP, names of the
+model, and requests from web pages of another origin. Hostile clients (half-open handshakes, garbage, plain HTTP) must
+end only their own connections."""
 
 import http.client
 import itertools
@@ -25,7 +25,7 @@ openssl = shutil.which("openssl")
 if not openssl:
     print("SKIPPED: no openssl to make a certificate with")
     sys.exit(SKIP)
-HALF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # a ClientHello of 512 bytes that ends after 11
+HALF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the first 11 bytes of a TLS ClientHello of 512 bytes
 
 
 def make_identity(name):
@@ -52,7 +52,7 @@ class Server:
                 self.changed.notify_all()
 
     def wait_for(self, text, after=0):
-        """Waits until stderr holds the text after this position. Returns the rest of its line."""
+        """Waits until stderr has `text` after position `after`. Returns the rest of that line."""
         with self.changed:
             self.changed.wait_for(lambda: text in self.text[after:] or self.text.endswith("the end\n"), timeout=120)
             if text not in self.text[after:]:
@@ -71,7 +71,8 @@ class Server:
             self.wait_for(text, before)
 
     def connect(self, trusted=None):
-        """Returns a connection. With `trusted`, a certificate, it is over TLS and the server is verified."""
+        """Returns a connection. With `trusted`, it is HTTPS and trusts only this certificate; without, it is plain
+        HTTP."""
         if not trusted:
             return http.client.HTTPConnection("127.0.0.1", int(self.port), timeout=60)
         context = ssl.create_default_context(cafile=str(trusted))
@@ -181,7 +182,7 @@ def check_reload(server, certificate, key, keys):
     reply.readline()
     keys.write_text("short\n")
     shutil.copy(second, certificate)
-    # Each file that is broken leaves the old one in force.
+    # If a file is broken when it is read again, its old content stays in force.
     server.reload("error: reload: --api-key-file: the old content", "error: reload: --tls-cert, --tls-key: the old")
     expect("key-of-anna" not in server.text and "PRIVATE" not in server.text, "no key is logged")
     expect(
@@ -198,7 +199,8 @@ def check_reload(server, certificate, key, keys):
 
 
 def check_hangups():
-    """Without files SIGHUP is harmless, also while the models are loaded. Other commands end by it."""
+    """Checks SIGHUP. It must not end a server without files to reload, even while the server loads. It must end
+    distill."""
     server = Server("--max-batch", 2)
     server.wait_for("memory:")
     server.process.send_signal(signal.SIGHUP)
@@ -212,7 +214,7 @@ def check_hangups():
     trains = subprocess.Popen(
         [str(a) for a in (SPECDEC, *command, "--max-steps", 10**6, "--out", work / "run")], stderr=subprocess.DEVNULL
     )
-    while trains.poll() is None and not (work / "run").exists():  # then the engine has begun
+    while trains.poll() is None and not (work / "run").exists():  # the folder appears when training begins
         time.sleep(0.05)
     trains.send_signal(signal.SIGHUP)
     expect(trains.wait(60) == -signal.SIGHUP, "SIGHUP ends a command that is no server")

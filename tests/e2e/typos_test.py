@@ -1,5 +1,6 @@
-"""Mistypes every command and every flag of the program in three ways: a letter left out, one doubled, two swapped. Each
-answer must name the mistake and what was meant, end with exit code 2, and leave nothing behind."""
+"""Mistypes every command and every flag of the program in three ways: one letter left out, one letter doubled, two
+letters swapped. Each error must name the typo and the word that was meant, end with exit code 2, and leave no file
+behind."""
 
 import concurrent.futures
 import os
@@ -10,7 +11,7 @@ from specdec_run import SPECDEC, expect, run_json
 
 
 def commands():
-    """Returns a map from the words of each command to its flags, its own and those of the program."""
+    """Returns a map from each command, a tuple of words, to its flags, which include those of the whole program."""
     _, tree = run_json("help")
     found = {}
     for command in tree["commands"]:
@@ -49,7 +50,7 @@ def main():
         siblings = {other[-1] for other in names if other[:-1] == words[:-1]}
         cases += [(words[:-1], typo, f"'{words[-1]}'") for typo in typos(words[-1]) - siblings]
     for words, flags in sorted(known.items()):
-        # Skips flags of a single letter: a typo leaves too little to tell which flag was meant.
+        # Skips flags of a single letter, because their typos do not show which flag was meant.
         cases += [(words, typo, flag) for flag in flags if len(flag) > 3 for typo in typos(flag) - set(flags)]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(lambda case: answer_to(*case[:2]), cases))

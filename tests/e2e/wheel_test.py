@@ -1,5 +1,5 @@
 """Builds the wheels from the build tree and installs them in a new Python environment: first specdec-core alone, then
-with the engine, for which the environment gets the files of LibTorch that the CPU needs and none of CUDA's."""
+the engine. For the engine, the environment gets only the files of LibTorch that a CPU needs."""
 
 import json
 import os
@@ -26,13 +26,13 @@ site_packages = Path(cache["Torch_DIR"]).parents[3]
 version = (SOURCE / "VERSION").read_text().strip()
 work = Path(tempfile.mkdtemp(prefix="specdec-wheel-"))
 venv = work / "venv"
-# The files of the image for CPUs (Dockerfile).
+# The files of LibTorch that the Dockerfile copies for CPUs.
 CPU_FILES = re.search(r"cpu\) cp -aL --parents (.*?) /torch", (SOURCE / "Dockerfile").read_text().replace("\\\n", " "))
 
 
 def bare(*command, code=0):
-    """Runs a command with nothing in its environment but PATH and HOME. Fails unless it ends with `code`, which may be
-    a set of exit codes that are all allowed."""
+    """Runs a command with only PATH and HOME in its environment. Fails unless it ends with `code`, an exit code or a
+    set of them."""
     environment = {"PATH": f"{venv}/bin:/usr/bin:/bin", "HOME": str(work)}
     done = subprocess.run(
         [str(c) for c in command], env=environment, capture_output=True, text=True, timeout=300, cwd=work
@@ -44,7 +44,7 @@ def bare(*command, code=0):
 
 
 def build():
-    """Makes the wheels twice and returns the first ones."""
+    """Makes the wheels twice, checks that both have the same bytes, and returns the first ones."""
     made = []
     for name in ("first", "second"):
         done = subprocess.run(
@@ -135,7 +135,7 @@ def check_engine(engine):
 
 
 def check_core_again():
-    """Removes the engine: what remains packages the pair and watches it."""
+    """Removes the engine and checks that the core alone packages the pair and monitors it."""
     bare(venv / "bin/python", "-m", "pip", "uninstall", "--yes", "--quiet", "specdec")
     specdec = venv / "bin/specdec"
     pair = ["--target", model, "--draft", model, "--report", "gate/report.json", "--store", "store"]

@@ -9,9 +9,9 @@
 //   SPECDEC_SHORT_AT=n     the n-th write writes half of its bytes and returns their number
 //   SPECDEC_EINTR_AT=n     the n-th write, flush or read of a file fails with EINTR before it does anything
 //   SPECDEC_READ_AT=n      the n-th read of a file fails with EIO
-//   SPECDEC_SEND_AT=n      SIGKILL instead of the n-th message over TCP, half of which is sent first. The main thread's
-//                          messages count, and those of Gloo's collectives; a beat that a thread sends by the clock
-//                          does not
+//   SPECDEC_SEND_AT=n      SIGKILL instead of the n-th message over TCP, half of which is sent first. Counts messages
+//                          of the main thread and of Gloo's collectives, but not the periodic heartbeats of other
+//                          threads
 // n counts from 1 in each process separately, from the moment the variable is set. "n@word" applies only to processes
 // that were started with the argument `word`.
 //   SPECDEC_FAULT_COUNTER=file  8 bytes that hold the count of all processes together
@@ -177,8 +177,8 @@ const Fault* due(Kind kind, const std::string& path) {
 
 class Journal {
  public:
-  // A Journal object locks the journal while a change is made and recorded, so that the journal has the changes in the
-  // order in which they were made.
+  // A Journal object holds the journal's lock while a change is made and recorded, so that the journal has the changes
+  // in the order in which they happened.
   Journal() {
     if (fd() < 0) return;
     mutex().lock();
@@ -200,7 +200,7 @@ class Journal {
   static int fd() {
     thread_local pid_t owner = 0;
     thread_local int file = -1;
-    if (owner != ::getpid()) {  // every process needs a lock of its own, so it opens the file itself
+    if (owner != ::getpid()) {  // flock locks an open file, so every process opens its own
       const char* path = std::getenv("SPECDEC_FAULT_JOURNAL");
       file = path ? real_open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
       owner = ::getpid();
@@ -213,8 +213,8 @@ class Journal {
   }
 };
 
-// Makes a change other than a write: counts it, kills the process or fails if such a fault is due, and records the
-// change if it succeeds.
+// Makes a change other than a write. Counts the change. If a fault is due at its number, kills the process or fails.
+// Records the change if it succeeds.
 template <class Call>
 int change(const Change& what, Call call) {
   if (!is_below(what.path) && !is_below(what.to)) return call();
@@ -228,8 +228,8 @@ int change(const Change& what, Call call) {
   return result;
 }
 
-// Returns whether changes of the file `fd` count. What a program under test writes to descriptors 0 to 2 does not
-// count. What a shell writes to them does, because a shell writes redirected files through these descriptors.
+// Returns whether changes of the file `fd` count. For a program under test, descriptors 0 to 2 do not count. For a
+// shell they do, because a shell writes redirected files through these descriptors.
 bool counted_file(int fd, std::string& path, struct stat& info) {
   if (fd <= 2 && is_ours()) return false;
   if (::fstat(fd, &info) != 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))) return false;
@@ -269,7 +269,8 @@ ssize_t read_from(int fd, Call call) {
   return call();
 }
 
-// Counts a message to another process.
+// Counts a message that is sent to another process over TCP. If it is the chosen message, sends half of it and kills
+// this process.
 void about_to_send(int fd, const void* bytes, size_t size) {
   sockaddr_storage peer{};
   socklen_t room = sizeof peer;
@@ -431,7 +432,7 @@ int mkdir(const char* path, mode_t mode) noexcept {
   REAL(mkdir, int, const char*, mode_t);
   return change({.kind = Kind::kMkdir, .path = absolute(AT_FDCWD, path)}, [&] { return real(path, mode); });
 }
-// A copy inside the kernel could not be recorded, so it fails and callers fall back to reading and writing.
+// Always fails, so that callers fall back to reading and writing: a copy inside the kernel could not be recorded.
 ssize_t copy_file_range(int in, off64_t* from, int out, off64_t* to, size_t size, unsigned flags) {
   REAL(copy_file_range, ssize_t, int, off64_t*, int, off64_t*, size_t, unsigned);
   std::string path;

@@ -25,7 +25,7 @@ enum class ChangeKind : uint8_t {
 
 struct Change {
   ChangeKind kind{};
-  bool flushed = false;      // the change was made by a program that is not under test, and counts as durable at once
+  bool flushed = false;      // made by a program that is not under test, so it counts as durable at once
   std::string path{}, to{};  // absolute
   // Offset of a write in bytes, new size of a truncation in bytes, or requested mode of a new file.
   int64_t offset = 0;

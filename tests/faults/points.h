@@ -1,8 +1,8 @@
-// Runs a function under every type of fault that a file system can produce, and checks what a power cut after any
-// change that the function makes may leave. The test must link specdec_faults. A point is the number n of the change
-// (or flush, write, read) that fails. SPECDEC_FAULTS=all tests every point; otherwise a tenth of the points is drawn
-// with the seed SPECDEC_FAULT_SEED, which is printed. The default seed is 1, so that the same commit always meets the
-// same faults; the nightly run draws a fresh seed.
+// Runs a function under every type of fault that a file system can produce. Also checks what a power cut after any of
+// the function's changes may leave. The test must link specdec_faults. A point is the number n of the change (or flush,
+// write, read) that fails. SPECDEC_FAULTS=all tests every point; otherwise a tenth of the points is drawn with the seed
+// SPECDEC_FAULT_SEED, which is printed. The default seed is 1, so that the same commit always meets the same faults;
+// the nightly run draws a fresh seed.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,8 @@ class Points {
     std::printf("faults: SPECDEC_FAULT_SEED=%llu, %s points\n", static_cast<unsigned long long>(seed_),
                 all_ ? "all" : "a tenth of the");
   }
-  // Returns points from 1 to n in ascending order: all n, or a random tenth of them but at least `least` (if n allows).
+  // Returns points from 1 to n in ascending order. With SPECDEC_FAULTS=all returns all n, otherwise a random tenth of
+  // them, but at least `least` (if n allows).
   std::vector<int> of(int n, int least = 3) {
     std::vector<int> points(static_cast<size_t>(std::max(n, 0)));
     for (int i = 0; i < n; ++i) points[static_cast<size_t>(i)] = i + 1;
@@ -59,9 +60,8 @@ inline int count_points(const char* variable, const std::function<void()>& f) {
   return static_cast<int>(n);
 }
 
-// Runs f once per type of fault and drawn point. If f succeeds, calls check(true); after a short write or an
-// interrupted call f must succeed. After the other faults f may instead end with exit code 74, and then check(false) is
-// called.
+// Runs f once per type of fault and drawn point. After a short write or an interrupted call, f must succeed. After any
+// other fault, f may instead end with exit code 74. Calls check(true) if f succeeded, else check(false).
 inline void for_each_fault(Points& points, const std::function<void()>& before, const std::function<void()>& f,
                            const std::function<void(bool done)>& check) {
   for (const char* variable : {"SPECDEC_EIO_AT", "SPECDEC_ENOSPC_AT", "SPECDEC_EDQUOT_AT", "SPECDEC_FSYNC_AT",

@@ -204,7 +204,7 @@ class Disk {
         if (e.directory == node) settle(i);
   }
 
-  // Makes a change of names durable, after all earlier changes of the same names.
+  // Makes a change of names durable. Before it, makes all earlier changes of the same names durable.
   void settle(size_t i) {
     if (pending_[i].settled) return;
     pending_[i].settled = true;

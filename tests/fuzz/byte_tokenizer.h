@@ -20,7 +20,7 @@ inline const text::Tokenizer& byte_tokenizer() {
     std::string folder = (std::filesystem::temp_directory_path() / "specdec-fuzz-XXXXXX").string();
     if (!::mkdtemp(folder.data())) std::abort();
     Json vocab = Json::object();
-    for (int byte = 0, stand_in = 256; byte < 256; ++byte) {  // GPT-2's printable characters for the bytes
+    for (int byte = 0, stand_in = 256; byte < 256; ++byte) {  // GPT-2's printable character for each byte
       const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
       const int c = printable ? byte : stand_in++;
       vocab[c < 0x80 ? std::string(1, static_cast<char>(c))

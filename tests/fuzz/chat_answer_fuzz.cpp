@@ -1,6 +1,6 @@
-// Fuzzes the splitting of a chat answer into content, thoughts and calls. The first byte chooses the format, the second
-// one how the text is cut. The result must not depend on the cuts, must not grow beyond the text, and must become a
-// reply that is JSON.
+// Fuzzes the splitting of a chat answer into content, reasoning and tool calls. The first byte chooses the format. The
+// second byte is the length of the pieces in which the text arrives. The result must not depend on this length, must
+// not be much longer than the text, and must become a reply that is JSON.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,7 +27,7 @@ std::shared_ptr<const AnswerFormat> format_of(uint8_t choice) {
   return format;
 }
 
-// Requires that the content so far comes from where the parser says.
+// Requires that parser.content(), the ranges of `text` that the parser took as content, yields `content`.
 void check_places(const AnswerParser& parser, std::string_view text, const std::string& content) {
   std::string found;
   size_t last = 0;
@@ -84,7 +84,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const AnswerPiece whole = split(format, text, text.size() + 1);
   require(same(whole, split(format, text, 1)));
   require(same(whole, split(format, text, 1 + data[1] % 16)));
-  // A value of XML may double when it is written as JSON, or grow sixfold by escapes.
+  // The bound is generous: an XML value may double in length when it is written as JSON, or grow sixfold by escapes.
   require(whole.content.size() + whole.reasoning.size() <= text.size());
   require(whole.bytes() <= 200 * text.size() + 8);
   if (format->tools == ToolFormat::kNone) require(whole.calls.empty());

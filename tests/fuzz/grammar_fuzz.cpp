@@ -1,6 +1,6 @@
-// Fuzzes JSON schemas and regular expressions from untrusted clients; the first byte chooses between them. A grammar
-// that the checker accepts in its own process must compile here, too, and can be walked. A grammar that the checker
-// refuses, or that ends the checker's process, must be an error of that grammar alone.
+// Fuzzes JSON schemas and regular expressions from untrusted clients; the first byte chooses one of the two. A grammar
+// that the checker process accepts must also compile in this process, and its states can be visited. If the checker
+// refuses a grammar or is killed by it, only this grammar gets an error.
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -18,7 +18,8 @@ using namespace specdec;
 constexpr ChildLimits kLimits{512u << 20, 2, 8};
 constexpr int kSteps = 12;
 
-// Walks the grammar deterministically: takes the lowest allowed token at every even step, the highest at every odd one.
+// Visits states of the grammar deterministically: takes the lowest allowed token at every even step, the highest at
+// every odd step.
 void walk(const text::Grammar& grammar) {
   const auto matcher = grammar.matcher();
   std::vector<uint32_t> bits((fuzz::kVocab + 31) / 32), again(bits.size());
@@ -27,7 +28,7 @@ void walk(const text::Grammar& grammar) {
     int32_t chosen = -1;
     for (int32_t id = 0; id < fuzz::kVocab; ++id)
       if ((bits[static_cast<size_t>(id) / 32] >> (id % 32) & 1) && (chosen < 0 || step % 2)) chosen = id;
-    if (chosen < 0) return;  // reached a bound on the work of a step
+    if (chosen < 0) return;  // a bound on the work of a step was reached
     matcher->push(chosen);
     matcher->pop(1);
     matcher->allowed(again);

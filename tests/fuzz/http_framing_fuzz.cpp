@@ -1,6 +1,6 @@
-// Fuzzes the server's own reader of requests with the raw bytes of a connection, cut anywhere. A plain reading of RFC
-// 9112 says how many requests there are and what their bodies hold. Wherever the bytes are cut, the server must never
-// find an additional request (request smuggling).
+// Fuzzes the server's own reader of requests with the raw bytes of a connection, which arrive in pieces of random
+// length. This file has a second reader that follows RFC 9112 literally. For any pieces, the server must never find a
+// request that the second reader does not find (request smuggling).
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -37,7 +37,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// Takes a line that ends with CRLF. Returns nothing if there is no end, or if a CR or LF stands alone.
+// Takes a line that ends with CRLF from `rest`. Returns nothing if there is no CRLF, or if a CR or LF stands alone.
 std::optional<std::string_view> take_line(std::string_view& rest) {
   const size_t end = rest.find("\r\n");
   if (end == std::string_view::npos) return std::nullopt;
@@ -71,7 +71,7 @@ bool take_chunks(std::string_view& rest, std::string& body) {
   }
 }
 
-// Takes the next request by the letter of RFC 9112. Returns nothing if it is doubtful where the request ends.
+// Takes the next request from `rest`, following RFC 9112 literally. Returns nothing if its end is ambiguous.
 std::optional<std::string> take_request(std::string_view& rest) {
   if (rest.starts_with("\r\n")) rest.remove_prefix(2);  // 2.2: one empty line before a request is ignored
   const auto start = take_line(rest);
@@ -111,7 +111,7 @@ Bodies by_the_letter(std::string_view bytes) {
   return bodies;
 }
 
-// Reads the bytes in pieces of at most `longest_piece` bytes; 0 means all at once.
+// Feeds the server's reader with pieces of 1 to `longest_piece` bytes, drawn from `random`; 0 means all bytes at once.
 Bodies as_the_server_reads(std::string_view bytes, uint64_t random, size_t longest_piece, const ServeLimits& limits) {
   using State = RequestReader::State;
   RequestReader reader(limits);

@@ -1,6 +1,6 @@
-// Fuzzes the path of bytes from the wire: Beast's request parser under the server's limits, the body parsed as chat, as
-// completion and for /tokenize and /detokenize, and a refusal worded for the client. The bytes are also tried as a body
-// alone.
+// Fuzzes requests as they come from the network. Beast's request parser reads the request under the server's limits.
+// Then its body is parsed as chat, as completion, and for /tokenize and /detokenize. A refused request must give a
+// valid error reply. The whole input is also tried as a body.
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http.hpp>
@@ -26,7 +26,7 @@ bool within(Endpoint endpoint, const char* name, double x) {
   return std::get<specdec::NumberRange>(request_number(endpoint, name).range).contains(x);
 }
 
-// Aborts unless the refusal is the client's fault and has a body that is JSON.
+// Aborts unless the refusal has a status from 400 to 499 and a body that is JSON.
 void check_refusal(const ApiError& error) {
   if (error.status < 400 || error.status > 499 ||
       Json::parse(error_body(error, "req-0"), nullptr, false).is_discarded())
@@ -50,7 +50,7 @@ void try_token_routes(std::string_view body, const ServeLimits& limits) {
     std::abort();
 }
 
-// Whatever is accepted must be within the limits; whatever is refused must have a body that is JSON.
+// Parses the body for each route. An accepted request must be within the limits; a refusal must have a JSON body.
 void try_body(std::string_view body) {
   static const ServeLimits limits;
   try_token_routes(body, limits);

@@ -1,5 +1,5 @@
-// Fuzzes model.safetensors.index.json beside two shards, and the index.json of a data directory. An accepted index
-// names only tensors that exist and can be read, and nothing outside of the directory.
+// Fuzzes model.safetensors.index.json of a model with two shards, and the index.json of a data directory. An accepted
+// index must name only tensors that exist and can be read, and no file outside of the directory.
 #include <string>
 #include <string_view>
 #include <vector>

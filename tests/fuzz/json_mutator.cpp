@@ -1,6 +1,6 @@
-// A mutator for libFuzzer that changes one value of the JSON that begins at the first brace, so that most inputs get
-// past the parser to the code that reads the values. Half of the changes, and all changes of inputs that are no JSON,
-// are libFuzzer's own.
+// A mutator for libFuzzer that changes one value of the JSON that begins at the first brace of the input. Most mutated
+// inputs are therefore valid JSON and reach the code that reads the values. Half of all mutations are libFuzzer's own,
+// and so is every mutation of an input without valid JSON.
 #include <algorithm>
 #include <cstring>
 #include <random>

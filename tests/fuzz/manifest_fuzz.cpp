@@ -1,5 +1,5 @@
-// Fuzzes the bounded JSON reader and the readers of every stored format except the report. What is accepted is written
-// and read again to the same value; what is refused is one of specdec's own errors.
+// Fuzzes the bounded JSON reader and the readers of every stored format except the report. Accepted input, written and
+// read again, must give the same value. A refusal must be one of specdec's own errors.
 #include <cstdlib>
 #include <string_view>
 

@@ -1,5 +1,5 @@
-// Fuzzes text as public keys, as a signature and as a secret key of minisign. Nothing but the right signature of the
-// message may verify, and what is refused is one of specdec's own errors.
+// Fuzzes minisign's files: the input is parsed as a public key, as a signature and as a secret key. Only the right
+// signature of the message may verify. A refusal must be one of specdec's own errors.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const Error& e) {
     require(e.kind() == ErrorKind::kData);
   }
-  // Skips encrypted secret keys ("EdSc" in base64), because deriving their key takes seconds and a gibibyte.
+  // Skips encrypted secret keys ("EdSc" is "RWRT" in base64), because deriving their key takes seconds and 1 GiB.
   if (text.find("RWRT") != text.npos || size > 4096) return 0;
   try {
     const std::string made = sign_minisign(message, file.hold(text), "", "comment");

@@ -1,5 +1,5 @@
-// Fuzzes the config.json of a model or of an EAGLE-3 head. An accepted configuration has a shape that the loader can
-// plan for, and is written and read again to the same value.
+// Fuzzes the config.json of a model or of an EAGLE-3 head. The loader must be able to plan memory for an accepted
+// configuration. Written and read again, the configuration must be the same.
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>

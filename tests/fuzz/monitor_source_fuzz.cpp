@@ -1,5 +1,6 @@
-// Fuzzes what other programs write and the monitor reads: pages of counters, a Prometheus server's answer, and lines
-// with a request's figures. What is accepted keeps its rules; what is refused is one of specdec's own errors.
+// Fuzzes the data that the monitor reads from other programs: metrics pages, a Prometheus server's answer, and lines
+// with a request's figures. Accepted input must satisfy the checks below. A refusal must be one of specdec's own
+// errors.
 #include <cstdlib>
 #include <numeric>
 #include <string>

@@ -1,6 +1,7 @@
 // Fuzzes the replies of a Hugging Face hub and of an S3 store. In the input, the first byte of each reply chooses its
-// status, and the rest is its body and its headers. The HTTP client itself is left out (the linker replaces
-// HttpClient::send). What is refused is one of specdec's own errors, and what is accepted leads to no other server.
+// status, and the rest is its body and its headers. The HTTP client itself is not tested (the linker replaces
+// HttpClient::send). A refusal must be one of specdec's own errors. An accepted reply must never lead to another
+// server.
 #include <array>
 #include <functional>
 #include <string>
@@ -65,7 +66,7 @@ void ask_hub() {
       require(keeps_secrets(upload->url));
       for (const std::string& part : upload->parts) require(keeps_secrets(part));
       require(upload->verify.empty() ||
-              origin_of(upload->verify) == origin_of(options.endpoint));  // the token is sent there
+              origin_of(upload->verify) == origin_of(options.endpoint));  // this request carries the token
     }
   });
   try_it([&] { repository.commit("main", commit, "s", "d", {}); });
@@ -84,7 +85,7 @@ void ask_s3() {
 
 }  // namespace
 
-// The name is mangled already, so the function has C linkage although it returns an object.
+// SPECDEC_WRAPPED_SEND is a mangled C++ name already, so this function needs C linkage although it returns an object.
 #pragma clang diagnostic ignored "-Wreturn-type-c-linkage"
 extern "C" HttpReply SPECDEC_WRAPPED_SEND(HttpClient*, const std::function<HttpRequest()>& make, const Backoff&) {
   const HttpRequest request = make();

@@ -6,14 +6,14 @@ Environment:
   FUZZ_INPUTS  inputs per target, 200000 if unset (divided by the target's COST, if CMakeLists.txt gives one)
   FUZZ_SEED    seed of the mutations; a fresh one is drawn and printed if unset
   FUZZ_CORPUS  folder that is kept between runs, ${SPECDEC_CACHE:-~/.cache/specdec}/fuzz if unset:
-                 corpus/TARGET/  inputs that reached something new; the next run starts from them
-                 finds/TARGET/   inputs that ended a target. They come first in every later run until the target
+                 corpus/TARGET/  inputs that reached new code; the next run starts from them
+                 finds/TARGET/   inputs that crashed a target. They come first in every later run until the target
                                  survives them
-                 finds/TARGET.txt  seed and command of the run that found each
+                 finds/TARGET.txt  seed and command of the run that found each of them
   JOBS         number of targets that run at the same time
 
 Prints a line for each target when it ends and writes BUILD/fuzz/summary.json. The output of a target is in
-BUILD/fuzz/TARGET.log. Exits with 1 if a target ended on an input."""
+BUILD/fuzz/TARGET.log. Exits with 1 if an input crashed a target."""
 
 import concurrent.futures
 import fcntl
@@ -28,7 +28,7 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-MOST_KEPT = 20000  # a larger corpus is reduced before the run to fewer inputs that reach the same code
+MOST_KEPT = 20000  # inputs; a larger corpus is first reduced to fewer inputs that reach the same code
 SANITIZERS = {"ASAN_OPTIONS": "malloc_context_size=2:allow_addr2line=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
 
 
@@ -64,7 +64,8 @@ class Target:
             os.makedirs(folder, exist_ok=True)
 
     def reduce_corpus(self):
-        # No other run may fuzz this target meanwhile, because it would lose the inputs that it has just found.
+        # Reduces the corpus only while no other run fuzzes this target, because the new inputs of that run would be
+        # lost.
         fcntl.flock(self.lock, fcntl.LOCK_SH)
         if len(os.listdir(self.corpus)) <= MOST_KEPT:
             return
@@ -136,7 +137,7 @@ class Target:
             "finds": [],
         }
         if code == 0:
-            for path in files_in(self.finds):  # the target survived these inputs, so they become part of the corpus
+            for path in files_in(self.finds):  # the target survived its earlier finds, so they move to the corpus
                 os.replace(path, os.path.join(self.corpus, os.path.basename(path)))
             return result
         result["log"] = self.log

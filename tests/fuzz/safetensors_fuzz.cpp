@@ -1,5 +1,5 @@
-// Fuzzes the safetensors reader with a file's bytes. The tensors of an accepted file are all inside it, do not overlap
-// and can be read.
+// Fuzzes the safetensors reader with a file's bytes. The tensors of an accepted file are all inside the file, do not
+// overlap and can be read.
 #include <sys/mman.h>
 #include <unistd.h>
 

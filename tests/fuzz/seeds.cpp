@@ -1,5 +1,5 @@
-// Writes the seeds that a target makes itself into its corpus directory (the first argument that is not a flag) before
-// libFuzzer reads it.
+// Writes the seeds that a target's fuzz_seeds() makes into the target's corpus directory, before libFuzzer reads it.
+// The directory is the first argument that is not a flag.
 #include <sys/stat.h>
 
 #include <fstream>

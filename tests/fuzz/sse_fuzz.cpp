@@ -1,5 +1,5 @@
-// Fuzzes a model's answers, names and errors as server-sent events. specdec writes event streams and reads none. A
-// client must get every event whole, whatever bytes the model wrote: one data line, which is JSON, and an empty line.
+// Fuzzes a model's answers, names and errors in the server-sent events that specdec writes. Whatever bytes the model
+// wrote, a client must get every event complete: one data line, which is JSON, and an empty line.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +14,7 @@ using namespace specdec;
 using namespace specdec::deploy;
 using fuzz::require;
 
-// Returns the data of the events of a stream, read as the WHATWG's HTML standard says (9.2.6).
+// Returns the data of a stream's events, parsed by the rules of the WHATWG HTML standard (9.2.6).
 std::vector<std::string> events_of(std::string_view stream) {
   std::vector<std::string> events;
   std::string data;
@@ -80,7 +80,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string sent =
       (frame.endpoint == Endpoint::kChat ? choice.at("delta").at("content") : choice.at("text")).get<std::string>();
   require(sent == text || !is_utf8(text));          // valid UTF-8 arrives as it was written
-  const std::string first = first_event(frame, 0);  // only a chat has one
+  const std::string first = first_event(frame, 0);  // empty unless it is a chat
   require(first.empty() == (frame.endpoint == Endpoint::kCompletions));
   if (!first.empty()) only_event(first);
   only_event(finish_event(frame, 0, FinishReason::kLength, false));

@@ -1,6 +1,6 @@
-// Fuzzes the readers of a teacher's files: the first byte says which. 'h': the rest is a file of hidden states as vLLM
-// writes it. 's': the rest is a shard of labels, whose digest the index has. 'i': the rest is the index of labels. What
-// is accepted is inside its bounds.
+// Fuzzes the readers of a teacher's files. The first byte says what the rest is: 'h' a file of hidden states as vLLM
+// writes it, 's' a shard of labels whose digest is in the index, 'i' the index of labels. All values read from an
+// accepted file must be within their ranges.
 #include <cmath>
 
 #include "base/safetensors.h"
@@ -63,7 +63,7 @@ std::span<const std::byte> bytes_of(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
 }
 
-// Returns the bytes of a file with these tensors.
+// Returns the bytes of a safetensors file with these tensors.
 std::string file_of(const std::vector<TensorToWrite>& tensors) {
   const fuzz::MemoryDirectory directory;
   write_safetensors(directory.path() / "seed", tensors);

@@ -1,6 +1,6 @@
-// Fuzzes chat templates from untrusted sources, compiled and rendered in a confined process as a loaded template is.
-// The input is the template up to a line of "====", then a JSON array of messages. Whatever a template does, the next
-// rendering is answered, and the rendered text is within its bounds.
+// Fuzzes chat templates from untrusted sources. Each template is compiled and rendered in a confined process, as the
+// server does. The input is the template up to a line of "====", then a JSON array of messages. Whatever a template
+// does, the rendered text must be within its bounds, and the next rendering must succeed.
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
@@ -30,7 +30,7 @@ std::vector<ChatMessage> messages_of(const std::string& text) {
   return messages;
 }
 
-// Returns 'k' and the text, or 'e' and the error.
+// Renders a template in the confined process. Returns 'k' and the text, or 'e' and the error.
 std::string render(std::string_view job) {
   try {
     const size_t at = job.find(kBetween);
@@ -39,7 +39,7 @@ std::string render(std::string_view job) {
                      messages_of(at == std::string_view::npos ? "" : std::string(job.substr(at + sizeof kBetween - 1))),
                      true);
   } catch (const Error& e) {
-    if (e.kind() == ErrorKind::kInternal) std::abort();  // a panic: the worker's death is seen below as a finding
+    if (e.kind() == ErrorKind::kInternal) std::abort();  // a panic of the Rust code is a find
     return "e" + std::string(e.what());
   }
 }

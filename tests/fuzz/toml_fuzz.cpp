@@ -1,6 +1,6 @@
 // Fuzzes LOOP.toml if the first byte is even, and a command's settings file with flags, lists and numbers if it is odd.
-// Bad input must be refused with an Error of specdec, and an accepted LOOP.toml must satisfy what cli/loop/loop.h
-// guarantees.
+// Bad input must be refused with an Error of specdec, and an accepted LOOP.toml must satisfy the guarantees of
+// cli/loop/loop.h.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -27,7 +27,7 @@ void read_loop(const std::string& path) {
     for (const std::string& flag : flags) require(stage != "loop" && flag.size() <= 1u << 20);
 }
 
-// Removes the values that apply_settings passes on through the environment.
+// Removes the environment variables in which apply_settings passes on values.
 void forget_settings() {
   std::vector<std::string> names;
   for (char** entry = environ; *entry; ++entry)

@@ -1,6 +1,5 @@
-// Fuzzes one traffic row of any format through the row parser and the redaction; the first byte chooses the options.
-// What is accepted must be a valid record that survives being written and read again; what is refused must have a
-// reason.
+// Fuzzes one traffic row of any format through the row parser and the redaction; the first byte chooses the options. An
+// accepted row must be a valid record that survives being written and read again; a rejected row must have a reason.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -19,7 +18,7 @@ void require(bool ok) {
   if (!ok) std::abort();
 }
 
-// The values of the first byte, modulo 32, at which the row is read by a map.
+// If the first byte modulo 32 has one of these values, the row is read through a field map.
 constexpr size_t kMappedChat = 30, kMappedExchange = 31;
 constexpr const char* kExchangeMap =
     "prompt=question,answer=log.reply,system=rules,model=by,domain=log.team,time=log.at,conversation=user,"
@@ -64,7 +63,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(bytes) + 1, size - 1);
   RowOptions options;
-  const size_t format = bytes[0] % 32;  // 0, or beyond the table: the format is found from the row; seeds begin with 0
+  const size_t format = bytes[0] % 32;  // 0 (in seeds) or beyond the table: the parser detects the format
   options.format = format >= 1 && format <= traffic_formats().size() ? &traffic_formats()[format - 1] : nullptr;
   if (format == kMappedChat || format == kMappedExchange) {
     options.format = &mapped_format();
@@ -75,7 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   const ParsedLine line = parse_line(text, options);
   require(!line.rows.empty());
   for (const ParsedRow& row : line.rows) check(row);
-  if (bytes[0] & 128) {  // as half of a batch whose other half is good, and as a document
+  if (bytes[0] & 128) {  // parses the text also as one half of a batch pair and as a document
     check(parse_batch_pair(
         text, R"({"custom_id":"a","response":{"body":{"choices":[{"message":{"role":"assistant","content":"a"}}]}}})",
         options));

@@ -1,5 +1,5 @@
-// Fuzzes the reader of validation reports. What is accepted is written and read again to the same value, and has an
-// exit code.
+// Fuzzes the reader of validation reports. An accepted report, written and read again, must give the same value, and
+// must have an exit code.
 #include <cstdlib>
 #include <string_view>
 
@@ -14,8 +14,8 @@ void require(bool ok) {
   if (!ok) std::abort();
 }
 
-// A report stores means, and reading it makes sums of them. A value may therefore change by one rounding on the first
-// pass, and must not change on later ones.
+// Returns the report written and read once. A report stores means, but the struct has sums, so the first conversion may
+// change a value by one rounding. Later conversions must not change it.
 Json settled(const Json& json) { return to_json(validation_report_from_json(json, "fuzz")); }
 
 }  // namespace

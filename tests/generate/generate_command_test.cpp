@@ -46,7 +46,7 @@ TEST_F(GenerateCommand, StreamsTheTextThatTheIdsDecodeTo) {
   whole.insert(whole.end(), speculative.result.tokens.begin(), speculative.result.tokens.end());
   EXPECT_EQ(o.prompt + speculative.text, tokenizer.decode(whole, true)) << "the answer continues its prompt";
   EXPECT_GT(speculative.result.counts.accepted, 0);
-  ASSERT_EQ(notes.size(), 2u);  // the memory plan, then one warning that the pair is not bound
+  ASSERT_EQ(notes.size(), 2u);  // the memory plan, and a warning that the draft is not bound to the target
   EXPECT_EQ(notes[0].rfind("memory: ", 0), 0u);
   EXPECT_EQ(notes[1].rfind("warning: ", 0), 0u);
   o.draft.clear();
@@ -56,14 +56,15 @@ TEST_F(GenerateCommand, StreamsTheTextThatTheIdsDecodeTo) {
   EXPECT_EQ(notes.size(), 1u);
 }
 
-// The first token of this answer has a space before its text, which the decoder strips only where a text begins.
+// The answer's first token begins with a space. The decoder strips a space only at the beginning of a text, which is
+// the prompt, so this space must stay.
 TEST_F(GenerateCommand, TheFirstSpaceOfTheAnswerStays) {
   GenerateOptions o = options();
   o.prompt = "Once upon a";
   EXPECT_EQ(run(o).text.substr(0, 6), " time,");
 }
 
-// Fine-tuned models often name the end of a turn in tokenizer_config.json alone.
+// Fine-tuned models often name their end-of-turn token only in tokenizer_config.json.
 TEST_F(GenerateCommand, TheTokenizersEndEndsAnAnswer) {
   GenerateOptions o = options();
   const GenerateOutput free = run(o);
@@ -92,8 +93,8 @@ TEST_F(GenerateCommand, EmptyPromptIsBosAlone) {
   EXPECT_EQ(encode_prompt(pair, "Once").front(), 1);
 }
 
-// A head drafts for the target in every dtype, and the text stays the target's. Its memory, its checks and its runner
-// are those of any draft.
+// An EAGLE-3 head drafts in every dtype, and the text equals the target's own. The memory plan, the checks and the
+// runner are the same code as for other drafts.
 TEST_F(GenerateCommand, EagleHeads) {
   const model::Decoder decoder = model::load_decoder(target, at::kCPU, at::kFloat);
   const fs::path head = root / "head";
@@ -160,7 +161,7 @@ TEST_F(GenerateCommand, StaleDraftGeneratesNothing) {
   EXPECT_EQ(streamed.empty(), false);
 }
 
-// Each option changes the text, keeps what it promises, and gives the same text with and without the draft.
+// Each option must change the text, take effect as documented, and give the same text with and without the draft.
 TEST_F(GenerateCommand, WhatTheAnswerMayBe) {
   const GenerateOutput free = run(options());
   const auto ruled = [&](const std::function<void(GenerateOptions&)>& change) {

@@ -1,5 +1,5 @@
-// Whole answers on the machine: greedy text is the same with a draft and without, and drawn tokens follow the target's
-// distribution.
+// Tests whole answers on the machine's device (a GPU or fibers). Greedy text must be the same with and without a draft,
+// and drawn tokens must follow the target's distribution.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using decode::Sequence;
 using decode::Stepper;
 using model::Decoder;
 
-// A target and a draft that often agrees with it.
+// A target and a draft. The draft has the target's weights plus noise, so that it often agrees with the target.
 struct Pair {
   std::shared_ptr<Decoder> target;
   decode::DraftPtr draft;
@@ -38,15 +38,15 @@ Pair toy_pair(const std::string& type, at::ScalarType dtype, int64_t layers) {
   });
   return {on_machine(target, dtype), decode::make_draft(on_machine(draft, at::kBFloat16))};
 }
-// A head with random weights, of whose tokens some are accepted by chance.
+// Returns a target and an EAGLE-3 head with random weights, some of whose tokens are accepted by chance.
 Pair head_pair() {
   const Decoder target = model::toy_decoder(model::toy_config("llama", 4), 3);
   return {on_machine(target, at::kBFloat16),
           decode::make_draft(on_machine(model::new_eagle_head(target, {}, 5, at::kFloat), at::kBFloat16))};
 }
 
-// How a batch is answered: K, the rule, and whether steps run as rounds of the device. With a tree, K is its depth;
-// `stops`: chains of up to K tokens stop early.
+// The settings with which a batch is answered: K, the verification rule, and whether steps run as rounds on the device.
+// With a tree, K is its depth. With `stops`, chains of up to K tokens stop early.
 struct Way {
   int k = 0;
   VerifyRule rule = VerifyRule::kToken;
@@ -141,7 +141,7 @@ TEST(Answers, GreedyTextIsTheSameWithADraft) {
     }
 }
 
-// Returns the target's distributions after texts, from passes on the machine.
+// Returns the target's distribution of the next token after each text, from passes on the machine's device.
 std::vector<std::vector<double>> distributions(const Pair& pair, const std::vector<std::vector<int32_t>>& texts) {
   std::vector<std::vector<double>> out;
   for (const std::vector<int32_t>& text : texts) {
@@ -153,8 +153,8 @@ std::vector<std::vector<double>> distributions(const Pair& pair, const std::vect
   return out;
 }
 
-// Returns the p-value of Pearson's statistic. Rare tokens share a cell, so that every cell is expected at least five
-// times.
+// Returns the p-value of Pearson's chi-squared test. counts[i] says how often token i was drawn in `n` draws. Rare
+// tokens share a cell, so that the expected count of every cell is at least five.
 double p_value(const std::vector<int64_t>& counts, const std::vector<double>& probabilities, int64_t n) {
   struct Cell {
     double expected = 0, seen = 0;
@@ -179,8 +179,8 @@ double p_value(const std::vector<int64_t>& counts, const std::vector<double>& pr
   return chi_square_p_value(statistic, static_cast<double>(cells.size()) - 1);
 }
 
-// Draws answers of four tokens under many seeds. The first two tokens, of which the second is mostly a drafted one or
-// the correction of one, must follow the target's distributions.
+// Draws answers of four tokens under many seeds. The first two tokens must follow the target's distributions. The
+// second token is in most cases a drafted token or a correction.
 TEST(Answers, DrawnTokensFollowTheTarget) {
   constexpr double kSuspicious = 1e-5;
   const int64_t draws = machine().real ? 8192 : 128;
@@ -202,7 +202,7 @@ TEST(Answers, DrawnTokensFollowTheTarget) {
                          Way{3, VerifyRule::kBlock, true}, Way{2, VerifyRule::kTarget, true},
                          Way{2, VerifyRule::kCoupled, false}, Way{2, VerifyRule::kToken, true, false, {3, 1}},
                          Way{2, VerifyRule::kBlock, true, false, {2, 2}}, Way{3, VerifyRule::kToken, true, true}}) {
-    const int64_t batch = way.tree.empty() ? 64 : 32;  // a round has 256 rows
+    const int64_t batch = way.tree.empty() ? 64 : 32;  // a round takes at most 256 rows
     std::vector<int64_t> counts[2] = {std::vector<int64_t>(first.size()), std::vector<int64_t>(first.size())};
     for (int64_t begin = 0; begin < draws; begin += batch) {
       std::vector<Request> requests;

@@ -1,4 +1,4 @@
-// Passes that run as graphs beside the same passes without.
+// Compares passes that run as CUDA graphs with the same passes launched kernel by kernel.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -16,7 +16,8 @@ namespace {
 using model::Batch;
 using model::Text;
 
-// The logits of a pass that is not committed, so that it can be run again, and behind them layers 0 and 1 read.
+// Returns the logits of a pass, followed by the hidden states that it reports at layers 0 and 1. The pass is not
+// committed, so it can run again.
 at::Tensor logits(const model::Decoder& decoder, const Batch& batch, model::PassGraphs* graphs) {
   model::CudaPass pass(decoder);
   for (const model::SequencePart& part : batch.parts()) model::add_part(part, part.num_logits, pass);
@@ -31,7 +32,7 @@ at::Tensor logits(const model::Decoder& decoder, const Batch& batch, model::Pass
   return out.to(at::kCPU, at::kFloat);
 }
 
-// Passes of different texts in turn, so that a graph runs with what others left in the memory that they share.
+// Runs different texts in turn. Graphs share memory, so each graph finds the values that other graphs left there.
 TEST(Graphs, GiveTheBitsOfSinglePasses) {
   Json windows = model::toy_config("mistral", 2);
   windows["sliding_window"] = 20;
@@ -47,8 +48,8 @@ TEST(Graphs, GiveTheBitsOfSinglePasses) {
       const at::Tensor alone = logits(*decoder, batch, nullptr);
       EXPECT_TRUE(at::equal(logits(*decoder, batch, &graphs), alone));
     }
-    // The two passes of two rows have other numbers of splits, and so have those of 15 and 13 rows, which are both
-    // rounded up to 16.
+    // Each of the six passes has its own graph. The passes of 15 and of 13 rows are both padded to 16 rows, but differ
+    // in their number of splits. So do the two passes of two rows.
     EXPECT_EQ(graphs.captured(), 6);
   }
 }
@@ -70,7 +71,8 @@ TEST(Graphs, TheOneThatWasNotUsedForLongestMakesRoom) {
   EXPECT_EQ(captures(two), 1);
 }
 
-// More blocks than the graphs had room for: what was captured read the old room.
+// A pass with more blocks than the graphs' input memory holds makes this memory grow. All graphs are then captured
+// again.
 TEST(Graphs, AreCapturedAgainWhenTheirInputGrows) {
   const auto decoder = on_machine(model::toy_decoder(model::toy_config("llama", 1)), at::kBFloat16);
   model::PassGraphs graphs(*decoder, /*input_bytes=*/4096);

@@ -1,4 +1,4 @@
-// The self-test of the kernels, at more shapes than `specdec doctor` takes.
+// Runs the self-test of the kernels at more shapes than `specdec doctor` does.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -11,7 +11,7 @@ namespace {
 
 using self_test::Extent;
 
-// SPECDEC_GPU_FEW: only a few shapes, for tools that make each of them slow.
+// SPECDEC_GPU_FEW limits the shapes to a few, for tools that slow down every kernel.
 Extent extent() { return !machine().real || std::getenv("SPECDEC_GPU_FEW") ? Extent::kFew : Extent::kMany; }
 
 TEST(Kernels, EqualTheirTwins) {

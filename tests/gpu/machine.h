@@ -1,5 +1,6 @@
-// Where the tests of this folder run: on the first GPU that CUDA shows (main.cpp). To be tested themselves without one,
-// they also run on fibers (tests/kernels/fibers/gpu), at a smaller size.
+// The device on which the tests of this folder run: the first GPU that CUDA shows (main.cpp). Without a GPU the tests
+// run on fibers (CUDA threads emulated on the CPU, tests/kernels/fibers/gpu) at smaller sizes, which shows that the
+// tests themselves work.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -25,8 +26,8 @@ struct Machine {
 };
 const Machine& machine();
 
-// Returns a decoder of the host in a dtype on the machine, run by its kernels. kChar gives int8 products with bf16
-// beside them.
+// Copies a decoder to the machine's device in a dtype, for the CUDA kernels. With kChar, products are int8 and the rest
+// is bf16.
 inline std::shared_ptr<model::Decoder> on_machine(const model::Decoder& decoder, at::ScalarType dtype) {
   auto out = std::make_shared<model::Decoder>(decoder);
   const at::ScalarType side = dtype == at::kChar ? at::kBFloat16 : dtype;
@@ -39,7 +40,7 @@ inline std::shared_ptr<model::Decoder> on_machine(const model::Decoder& decoder,
   return out;
 }
 
-// The same with a head in fp32.
+// Copies an fp32 EAGLE-3 head to the machine's device in a dtype, for the CUDA kernels.
 inline std::shared_ptr<model::EagleHead> on_machine(const model::EagleHead& head, at::ScalarType dtype) {
   auto out = std::make_shared<model::EagleHead>(head);
   const auto moved = [&](const at::Tensor& tensor) { return tensor.to(dtype).to(machine().device); };

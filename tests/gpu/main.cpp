@@ -1,4 +1,4 @@
-// gpu_test: the tests that need a GPU. Without one it says why and ends with 77, which CTest shows as skipped.
+// gpu_test: the tests that need a GPU. Without one it prints why and exits with 77, which CTest shows as skipped.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,4 +1,5 @@
-// Passes of small decoders of every family in bf16 on the machine, beside the same decoders in fp32 on the CPU.
+// Compares passes of small bf16 decoders of every family on the machine's device with the same decoders in fp32 on a
+// CPU.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -15,7 +16,7 @@ namespace {
 
 using model::Decoder;
 
-// The config of a family's toy decoder.
+// Returns the config.json of a small decoder of a model family, with the keys that the family needs.
 Json family_config(const std::string& type) {
   Json config = model::toy_config(type, 2);
   if (type == "mistral") config["sliding_window"] = 20;
@@ -33,7 +34,7 @@ Json family_config(const std::string& type) {
   return config;
 }
 
-// Gives the reference the weights of the decoder on the machine, in fp32.
+// Copies the weights of `decoder`, widened to fp32, into `reference`, so that only the arithmetic differs.
 void take_weights(Decoder& reference, const Decoder& decoder) {
   auto& from = const_cast<model::DecoderWeights&>(decoder.weights);
   std::map<std::string, at::Tensor> by_name;
@@ -44,7 +45,7 @@ void take_weights(Decoder& reference, const Decoder& decoder) {
   }
 }
 
-// Returns the error of each row of logits, in units of the spread of all logits.
+// Returns the largest error of each row of logits, in units of the standard deviation of all logits.
 at::Tensor errors_of_rows(const std::string& type, at::ScalarType dtype) {
   Decoder reference = model::toy_decoder(family_config(type));
   const auto decoder = on_machine(reference, dtype);
@@ -61,7 +62,8 @@ TEST(Passes, EqualTheCpusOverFamilies) {
     const at::Tensor errors = errors_of_rows(type, at::kBFloat16);
     const double worst = errors.max().item<double>();
     record("passes", type, worst);
-    // Where two experts are nearly equally good for a token, the rounding of bf16 chooses, and its row is another.
+    // If a router's probabilities are nearly tied, bf16 rounding may choose another expert, which changes the row. So
+    // only 60 % of the rows must be close.
     const bool chooses = std::string(type).starts_with("mixtral") || std::string(type).ends_with("moe");
     const double row = chooses ? at::quantile(errors, 0.6).item<double>() : worst;
     EXPECT_LT(row, 0.15) << type;
@@ -73,7 +75,7 @@ TEST(Passes, EqualTheCpusOverFamilies) {
   }
 }
 
-// Decoders whose matrices stay as quantised checkpoints have them, on the machine, beside the dequantised ones.
+// Compares decoders whose matrices stay quantised as in the checkpoint with the dequantised decoders in fp32.
 TEST(Passes, OfCodesEqualTheCpus) {
   const std::map<std::string, Json> quantisations = {
       {"gptq",

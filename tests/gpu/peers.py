@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""peers.py compiled|assisted [--out FILE] [--toy]: measures what PyTorch users have, beside which run.py's figures are
-read: a decoder of Llama 3's 8B shape with random weights in bf16.
+"""peers.py compiled|assisted [--out FILE] [--toy]: measures what PyTorch users have, for comparison with the figures of
+run.py, on a decoder of Llama 3's 8B shape with random weights in bf16.
 
-compiled  a loop as gpt-fast has it: layers compiled by torch.compile, a static cache, the whole step as one CUDA graph
+compiled  a loop like gpt-fast's: layers compiled by torch.compile, a static cache, the whole step as one CUDA graph
 assisted  transformers: generate(), plain and with an assistant model, which is the target's first three layers. The
           later layers are scaled down until 80 % of the assistant's tokens are accepted, as in Speed.Rounds.
 
@@ -50,7 +50,7 @@ def wait(shape):
 
 
 class Layer(torch.nn.Module):
-    """One layer of a decoder for one new token of each sequence, with a cache of fixed size."""
+    """One decoder layer that processes one new token of each sequence, with a KV cache of fixed size."""
 
     def __init__(self, shape, batch, length):
         super().__init__()
@@ -71,7 +71,7 @@ class Layer(torch.nn.Module):
         shape, batch = self.shape, x.shape[0]
         qkv = F.linear(F.rms_norm(x, (shape.hidden,), self.first_norm, 1e-5), self.qkv)
         q, k, v = qkv.split([shape.heads * shape.d, shape.kv_heads * shape.d, shape.kv_heads * shape.d], dim=-1)
-        # Queries of heads that share keys read them together, as if they were rows of one sequence.
+        # Processes query heads that share a key head together, as if they were rows of one sequence.
         q = rotate(q.view(batch, shape.kv_heads, shape.heads // shape.kv_heads, shape.d), cos, sin)
         k = rotate(k.view(batch, shape.kv_heads, 1, shape.d), cos, sin)
         self.cache[0].index_copy_(2, place, k)
@@ -88,8 +88,8 @@ def rotate(x, cos, sin):
 
 
 class Loop(torch.nn.Module):
-    """A decoder that draws the likeliest token of each sequence; its state is on the device, so that a graph can be
-    replayed without the host."""
+    """A greedy decoder that keeps its tokens and positions on the device, so that it can run as a CUDA graph without
+    the host."""
 
     def __init__(self, shape, batch, length):
         super().__init__()
@@ -124,7 +124,7 @@ def compiled(shape, report):
         loop = Loop(shape, batch, shape.context + 4 * steps)
         begin = time.perf_counter()
         if shape.device == "cuda":
-            for block in loop.blocks:  # one compilation serves all layers
+            for block in loop.blocks:  # all layers share one compilation
                 block.compile(fullgraph=True, dynamic=False)
         side = torch.cuda.Stream() if shape.device == "cuda" else None
         with torch.cuda.stream(side):
@@ -161,7 +161,7 @@ def compiled(shape, report):
 
 
 def accepted_share(target, draft, text, options):
-    """The mean over a text's positions of the probability that a drafted token is accepted."""
+    """Returns the probability that a drafted token is accepted, averaged over the positions of a text."""
     rows = [model(text).logits[0].float() for model in (target, draft)]
     if not options["do_sample"]:
         return (rows[0].argmax(-1) == rows[1].argmax(-1)).float().mean().item()

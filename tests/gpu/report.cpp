@@ -14,7 +14,7 @@ Json& report() {
   return made;
 }
 
-// A reader always finds a whole file, the last one or this one.
+// Replaces the file in one step, so that a reader never finds half a file.
 void write() {
   const char* const path = std::getenv("SPECDEC_GPU_REPORT");
   if (!path) return;

@@ -1,6 +1,6 @@
-// What speculation gives: rounds of a target of 8B with a draft that is its first layers, beside plain decoding of the
-// same target in the same process. The later layers of the target change the text less than those of a trained model
-// do, so that a share of the drafted tokens is accepted as a trained draft's are: kAgreement of them.
+// Measures the gain of speculation. Rounds of an 8B target with a draft are compared with plain decoding of the target
+// in the same process. The draft is the target's first layers. The target's later layers are scaled down until the
+// share kAgreement of the drafted tokens is accepted, as with a trained draft.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,11 +31,11 @@ const Sampling kSamplings[] = {{"greedy", {.temperature = 0}},
 
 struct Pair {
   std::shared_ptr<Decoder> target, draft;
-  double scale = 1;  // of what the later layers add
+  double scale = 1;  // factor on the output of the target's later layers
 };
 
-// The draft is the target's first layers with its head. Three layers of 8B and the head have the bytes of a model of
-// 1B.
+// Makes a target, and a draft of the target's first layers and head. Three layers of an 8B model and its head have as
+// many bytes as a 1B model.
 Pair make_pair() {
   Pair out;
   out.target = random_decoder(Shape::k8b);
@@ -47,7 +47,7 @@ Pair make_pair() {
   return out;
 }
 
-// Scales what the layers beyond the draft's add to the residual stream.
+// Sets the factor by which the output of the target's later layers (after the draft's last layer) is scaled.
 void rescale(Pair& pair, double scale) {
   std::vector<model::LayerWeights>& layers = pair.target->weights.layers;
   for (size_t i = pair.draft->weights.layers.size(); i < layers.size(); ++i)
@@ -55,7 +55,7 @@ void rescale(Pair& pair, double scale) {
   pair.scale = scale;
 }
 
-// Returns the rows' distributions [T, V] under the options; logits [T, V].
+// Converts logits [T, V] to the sampling distributions [T, V] under top-k, temperature and top-p.
 at::Tensor distributions(const at::Tensor& logits, const SamplingOptions& options) {
   auto [values, ids] = logits.topk(std::min<int64_t>(options.top_k, logits.size(1)), 1);
   const at::Tensor p = values.div(options.temperature).softmax(1);
@@ -63,7 +63,7 @@ at::Tensor distributions(const at::Tensor& logits, const SamplingOptions& option
   return at::zeros_like(logits).scatter_(1, ids, kept / kept.sum(1, true));
 }
 
-// Returns the mean over a text's positions of the probability that a drafted token is accepted.
+// Returns the probability that a drafted token is accepted, averaged over the positions of a text.
 double agreement(const Pair& pair, const SamplingOptions& options) {
   std::vector<int32_t> text;
   for (int32_t i = 0; i < (machine().real ? 128 : 60); ++i)
@@ -78,9 +78,9 @@ double agreement(const Pair& pair, const SamplingOptions& options) {
   return at::minimum(distributions(logits[0], options), distributions(logits[1], options)).sum(1).mean().item<double>();
 }
 
-// Finds the scale at which kAgreement of the draft's tokens are accepted.
+// Finds the scale of the target's later layers at which the share kAgreement of drafted tokens is accepted.
 double set_agreement(Pair& pair, const SamplingOptions& options) {
-  double low = -12, high = 2;  // powers of two; the more the later layers add, the less the two agree
+  double low = -12, high = 2;  // exponents of two; a larger scale means less agreement
   for (int i = 0; i < 9; ++i) {
     const double middle = (low + high) / 2;
     rescale(pair, std::exp2(middle));
@@ -90,7 +90,7 @@ double set_agreement(Pair& pair, const SamplingOptions& options) {
   return agreement(pair, options);
 }
 
-// One batch of answers, whose K is chosen anew for each measurement.
+// A batch of answers in progress. Each call of run() decodes some more rounds with the given K.
 class Batch {
  public:
   Batch(const Pair& pair, const SamplingOptions& options, int64_t sequences)
@@ -114,14 +114,14 @@ class Batch {
 
   struct Figures {
     int64_t rounds = 0, tokens = 0, drafted = 0, accepted = 0;
-    double seconds = 0;           // of all rounds
-    double median_round = 0;      // seconds
-    double median_on_device = 0;  // from the first kernel of a round to its last copy; 0 on fibers
+    double seconds = 0;           // of all rounds together
+    double median_round = 0;      // median seconds of one round
+    double median_on_device = 0;  // seconds from a round's first kernel to its last copy; 0 on fibers
   };
   Figures run(int k) {
     for (const auto& sequence : sequences_) sequence->replace_controller({.fixed_k = k});
     const int warm = machine().real ? 4 : 1, measured = machine().real ? 24 : 2;
-    for (int i = 0; i < warm; ++i) stepper_.step(all_);  // captures graphs
+    for (int i = 0; i < warm; ++i) stepper_.step(all_);  // not measured, because graphs are captured here
     Figures out;
     std::vector<double> rounds, on_device;
     const Counts before = counts();
@@ -164,7 +164,7 @@ class Batch {
   std::vector<Sequence*> all_;
 };
 
-// Returns the seconds of a round's passes alone, as graphs one after the other.
+// Returns the seconds of a round's passes alone, run as graphs one after the other without drawing or verification.
 double passes_alone(const Pair& pair, int64_t sequences, int k) {
   static std::map<std::pair<int64_t, int>, double> measured;
   const auto [found, is_new] = measured.try_emplace({sequences, k});
@@ -174,8 +174,8 @@ double passes_alone(const Pair& pair, int64_t sequences, int k) {
   return found->second;
 }
 
-// Measures a batch with K 3, 4 and 0, the last of which is plain decoding. A draft falls behind the text while nothing
-// is drafted, so K 0 comes last.
+// Measures a batch with K = 3, 4 and 0. K = 0, plain decoding, comes last, because the draft's cache falls behind the
+// text while nothing is drafted.
 void measure(const Pair& pair, const Sampling& sampling, int64_t sequences) {
   Batch batch(pair, sampling.options, sequences);
   const std::string name = std::string(sampling.name) + ", batch " + std::to_string(sequences);

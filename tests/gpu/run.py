@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""run.py [--first | --second] [--out FILE] [--tree DIR]: runs what needs a GPU, on a machine that has one, and writes
-what was found into one JSON file (gpu.json).
+"""run.py [--first | --second] [--out FILE] [--tree DIR]: runs the tests and measurements that need a GPU, and writes
+all results into one JSON file (gpu.json).
 
-It lies in the archive of `make gpu-pack`, and as share/specdec/gpu/run.py in the tree of `make dist`, and takes that
-tree; DIR is another one, or a build folder. The machine needs a driver and a Python environment with torch 2.11 (the
-one that runs this, or the one whose torch/lib SPECDEC_TORCH_LIB names). Nothing is fetched.
+This script is in the archive of `make gpu-pack`, and in the tree of `make dist` as share/specdec/gpu/run.py, and runs
+the programs of that archive or tree. --tree names another one, or a build folder. The machine needs a driver and a
+Python environment with torch 2.11 (that of the running Python, or the one whose torch/lib SPECDEC_TORCH_LIB names).
+Nothing is downloaded.
 
-Each part is a process of its own under a limit, and the file is written after each of them and while it runs: a part
-that fails, hangs or aborts costs itself alone. The parts, in their order:
-  device      which GPU this is; without one, it ends here with 77
+Each part runs in its own process under a time limit. The file is written while a part runs and after it, so a part that
+fails, hangs or aborts loses only its own results. The parts, in their order:
+  device      which GPU this is; without one, run.py ends here with 77
   doctor      specdec doctor: the bandwidth of copies, and the self-test of the kernels
-  graphs      passes that run as CUDA graphs beside the same passes without
-  rounds      a target of 8B with a draft that agrees with it as a trained one does, beside plain decoding
+  graphs      passes that run as CUDA graphs, compared with the same passes without graphs
+  rounds      a target of 8B with a draft that agrees as often as a trained one, compared with plain decoding
   steps       the passes of which rounds consist: 8B at batch 1, 16 and 64, drafts of 1B in bf16 and int8
   kernels     products of matrices, and sampling of rows under top-k and top-p
   compiled    PyTorch: a compiled loop of the same 8B shape (peers.py)
@@ -21,11 +22,11 @@ that fails, hangs or aborts costs itself alone. The parts, in their order:
   memcheck, racecheck, synccheck      compute-sanitizer over a small self-test, where it is installed
   answers     greedy text and drawn tokens, with drafts and without, in rounds and step by step
   pair        specdec bench of the target and draft that the archive carries
-  passes      passes of all families beside the CPU's
+  passes      passes of all families, compared with those of the CPU
   twins       the self-test of the kernels at many shapes
-`--first` and `--second` take the parts that two short calls on a borrowed machine have time for, and end within 400
-and 420 seconds. Without either all of them run, with longer limits.
-Exit code: 0 if all parts passed or could not be had on this machine (ncu, say), 1 if one failed, 77 without a GPU."""
+`--first` and `--second` each run some of the parts, for short use of a borrowed machine. They end within 400 and 420
+seconds. Without these flags all parts run, with longer limits.
+Exit code: 0 if every part passed or cannot run on this machine (for example ncu), 1 if one failed, 77 without a GPU."""
 
 import argparse
 import csv
@@ -46,14 +47,14 @@ from pathlib import Path
 
 SKIPPED = 77
 SANITIZER_ERROR = 99
-GRACE = 5  # seconds that a part has to end after SIGTERM
+GRACE = 5  # seconds that a part has between SIGTERM and SIGKILL
 FIRST_SECONDS, SECOND_SECONDS = 400, 420
-LEAST_SECONDS = 2  # with less time left, a part is not started
-KEPT_LINES = 60  # of what a part printed
+LEAST_SECONDS = 2  # a part is not started with less time left
+KEPT_LINES = 60  # last lines of a part's output that the file keeps
 
 
 def torch_lib():
-    """Returns the torch/lib that gpu_test is to use, or None if its own run path has to do."""
+    """Returns the torch/lib folder that gpu_test must use, or None if gpu_test's own run path names it."""
     if given := os.environ.get("SPECDEC_TORCH_LIB"):
         return Path(given)
     found = importlib.util.find_spec("torch")
@@ -73,7 +74,7 @@ def torch_version():
 
 
 def driver():
-    """Returns the driver's own description, which is a file on Linux."""
+    """Returns the driver's description of itself, which Linux has in a file, or None."""
     try:
         return Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     except (OSError, IndexError):
@@ -81,7 +82,7 @@ def driver():
 
 
 def write_json(path, value):
-    """A reader always finds a whole file: the last one or this one."""
+    """Replaces the file in one step, so that a reader never finds half a file."""
     next_file = path.with_name(path.name + ".next")
     next_file.write_text(json.dumps(value, indent=2) + "\n")
     next_file.replace(path)
@@ -95,7 +96,7 @@ def read_json(path):
 
 
 class Tree:
-    """The programs, in a tree of `make dist`, an archive of `make gpu-pack` or a build folder."""
+    """Finds the programs in a tree of `make dist`, an archive of `make gpu-pack` or a build folder."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -113,9 +114,9 @@ class Tree:
 
 
 class Part:
-    """One process. `command` gets a Tree and a work folder; it returns words, or a text that says why this machine
-    cannot run the part. `read` gets the work folder and what was printed, and returns what goes into the JSON beside
-    the exit code; `found.get("passed")`, where it is there, decides instead of the exit code."""
+    """One process with a time limit. `command` gets a Tree and a work folder, and returns the command line, or a text
+    that says why this machine cannot run the part. `read` gets the work folder and the output, and returns entries for
+    the JSON; an entry "passed" replaces the verdict of the exit code."""
 
     def __init__(self, name, limit, command, read=None, **environment):
         self.name, self.limit, self.command, self.read = name, limit, command, read
@@ -173,7 +174,7 @@ def ncu(tree, work):
 
 
 def read_ncu(work, printed):
-    """Returns for each launch the metrics that decide, by their names in ncu's own table."""
+    """Returns the most important metrics of each kernel launch, under the names of ncu's own table."""
     log = work / "ncu.csv"
     printed += log.read_text(errors="replace") if log.exists() else ""
     if "ERR_NVGPUCTRPERM" in printed or "LibraryNotLoaded" in printed:
@@ -225,12 +226,12 @@ DOCTOR = Part("doctor", 60, doctor, read_doctor)
 GRAPHS = Part("graphs", 40, tests("Graphs.*"))
 ROUNDS = Part("rounds", 90, tests("Speed.Rounds"))
 STEPS = Part("steps", 60, tests("Speed.Steps"))
-KERNELS = Part("kernels", 40, tests("Speed.Products*:Speed.SamplingOfRows"))
+KERNELS = Part("kernels", 40, tests("Speed.Products*:Speed.WideProducts:Speed.SamplingOfRows"))
 COMPILED = Part("compiled", 70, peer("compiled"))
 ASSISTED = Part("assisted", 50, peer("assisted"))
 HEAD = Part("head", 40, tests("Answers.GreedyTextIsTheSameWithAHead"))
 NCU = Part("ncu", 60, ncu, read_ncu, SPECDEC_GPU_FEW="1")
-# LibTorch's allocator cuts its own blocks, inside which memcheck sees no error.
+# memcheck sees no errors inside the large blocks that LibTorch's allocator divides, so its caching is turned off.
 MEMCHECK = Part(
     "memcheck", 45, sanitizer("memcheck"), read_sanitizer, SPECDEC_GPU_FEW="1", PYTORCH_NO_CUDA_MEMORY_CACHING="1"
 )
@@ -245,11 +246,11 @@ TWINS = Part("twins", 90, tests("Kernels.*"))
 FIRST = [DEVICE, DOCTOR, GRAPHS, ROUNDS, STEPS, KERNELS, COMPILED, ASSISTED, HEAD, NCU, MEMCHECK, RACECHECK]
 SECOND = [DEVICE, ROUNDS, STEPS, KERNELS, GREEDY, PAIR, PASSES, TWINS]
 ALL = [*FIRST, SYNCCHECK, ANSWERS, PAIR, PASSES, TWINS]
-LONGER = 10  # times the limits of a call on a borrowed machine
+LONGER = 10  # factor on the limits if neither --first nor --second is given
 
 
 class Run:
-    """The parts that have run so far, and the file that says so."""
+    """The results of the parts that have run so far, and the output file that contains them."""
 
     def __init__(self, tree, out, call, seconds):
         self.tree, self.out, self.started = tree, out, time.monotonic()
@@ -282,7 +283,7 @@ class Run:
         return variables
 
     def end(self):
-        """Ends the process of the part and all that it started: first it is asked, then it is killed."""
+        """Ends the part's process group, first by SIGTERM and then by SIGKILL."""
         for sign in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(self.process.pid, sign)
@@ -290,10 +291,10 @@ class Run:
             except ProcessLookupError:
                 return
             except subprocess.TimeoutExpired:
-                pass  # a process that hangs in the driver does not even die: it is left behind
+                pass  # a process that hangs in the driver survives even SIGKILL
 
     def wait(self, limit, entry, report):
-        """Waits for the process at most `limit` seconds, and keeps the file as new as the process' own report."""
+        """Waits up to `limit` seconds for the process. Meanwhile copies its newest report into the file."""
         end, seen = time.monotonic() + limit, None
         while True:
             try:

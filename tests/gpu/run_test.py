@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""run_test.py BUILD_DIR: tests run.py without a GPU, with programs that only pretend to have one: each part fails,
-hangs and aborts in turn, and whatever happens, the file is whole and has what the other parts found."""
+"""run_test.py BUILD_DIR: tests run.py without a GPU, with programs that only pretend to have one. Each part of run.py
+fails, hangs and aborts in turn. The output file must always be valid JSON and have the results of the other parts."""
 
 import importlib.util
 import json
@@ -18,7 +18,7 @@ RUN = Path(__file__).resolve().with_name("run.py")
 PEERS = RUN.with_name("peers.py")
 BUILD = Path(sys.argv[1]).resolve()
 
-# Stands for every program of a part. PRETEND is "PART WAY", by words that the part's command has.
+# Stands in for the program of each part. PRETEND is "PART WAY"; PART is a word of the part's command.
 PRETENDER = """#!/usr/bin/env python3
 import json, os, signal, subprocess, sys, time
 words, report = " ".join(sys.argv), os.environ.get("SPECDEC_GPU_REPORT")
@@ -130,7 +130,7 @@ def test_all_passes(tree, work, tools):
         expect(not others & set(statuses(work / "call.json")), f"{call} has its own parts")
 
 
-# The name of each part, and a word that only its command has.
+# Maps the name of each part to a word that only its command line contains.
 PARTS = {
     "doctor": "doctor",
     "graphs": "Graphs",
@@ -171,7 +171,7 @@ def test_ways_to_end(tree, work, tools):
 
 
 def test_hangs(tree, work, tools):
-    """A part that hangs does not even end when it is asked, and has started another process."""
+    """Tests parts that hang: they ignore SIGTERM and have started another process."""
     for name in ("doctor", "rounds", "ncu", "memcheck"):
         out, pids = work / f"{name}.json", work / f"{name}.pids"
         variables = {"PRETEND": f"{PARTS[name]} hangs", "PRETEND_PIDS": str(pids), **tools}
@@ -202,7 +202,8 @@ def test_what_may_be_missing(tree, work, tools):
 
 
 def wait_for(out, name, process):
-    """Returns how often the file was read until this part was running; it must be whole every time."""
+    """Waits until the part has figures. Returns how often the output file was read meanwhile. Fails if it was ever
+    invalid JSON."""
     reads = 0
     while process.poll() is None:
         if out.exists():
@@ -224,7 +225,7 @@ def test_stopped(tree, work, tools):
         parts = statuses(out)
         expect(reads > 1 and parts["steps"] == status, f"{sign.name} while steps ran: {parts}, read {reads} times")
         expect(parts["doctor"] == parts["rounds"] == "passed", "what came before is there")
-        for pid in pids.read_text().split():  # what run.py could not end, since it was killed itself
+        for pid in pids.read_text().split():  # still there if run.py itself was killed
             if Path(f"/proc/{pid}").exists():
                 os.killpg(int(pid), signal.SIGKILL)
 

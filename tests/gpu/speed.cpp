@@ -81,7 +81,7 @@ double bytes_of(const model::Decoder& decoder, const PassSize& size) {
   model::DecoderConfig config = decoder.config;
   const at::ScalarType dtype = dtype_of(decoder), side = decoder.weights.embed.scalar_type();
   const int64_t embedding = config.vocab_size * config.hidden_size * static_cast<int64_t>(c10::elementSize(side));
-  const int64_t matrices = model::weight_bytes(config, dtype) - embedding;  // only some rows of the embedding are read
+  const int64_t matrices = model::weight_bytes(config, dtype) - embedding;  // a pass reads few rows of the embedding
   return static_cast<double>(matrices + size.sequences * size.context * model::KvCache::bytes_per_token(config, side));
 }
 

@@ -1,5 +1,5 @@
-// How fast the machine's kernels are: products of matrices as shares of the bandwidth of copies, and the sweeps over a
-// row of the vocabulary. Nothing is asserted but that the figures are numbers.
+// Measures the speed of the kernels: products of matrices, as shares of the bandwidth of copies, and the sampling of
+// vocabulary rows. The only assertion is that the figures are numbers.
 #include "tests/gpu/speed.h"
 
 #include <gtest/gtest.h>
@@ -11,14 +11,14 @@
 namespace specdec::gpu {
 namespace {
 
-// Returns how many matrices of this size are multiplied in turn, so that none is still in the second-level cache (50 to
-// 60 MB) when it is read again. A decoder's matrices are not, either.
+// Returns how many matrices of this size to multiply in turn, so that no matrix is still in the L2 cache (50 to 60 MB)
+// when it is read again. A real decoder does not find its matrices in the cache, either.
 int64_t in_rotation(int64_t bytes) {
   constexpr int64_t kFarMoreThanCached = int64_t{512} << 20;
   return machine().real ? std::max<int64_t>(4, kFarMoreThanCached / bytes) : 4;
 }
 
-// The gated product of a feed-forward part, as a plain one. SPECDEC_GPU_FEW: as few calls as a profiler has time for.
+// The number of timed calls of a product. SPECDEC_GPU_FEW reduces it to one, because profilers slow down every call.
 int calls_of_a_product() { return machine().real && !std::getenv("SPECDEC_GPU_FEW") ? 48 : 1; }
 
 void measure_products(const std::string& kind, const std::vector<at::Tensor>& weights, kernels::RowsProduct call) {
@@ -41,22 +41,48 @@ void measure_products(const std::string& kind, const std::vector<at::Tensor>& we
   }
 }
 
-kernels::RowsProduct wide_product() {
+kernels::RowsProduct large_product() {
   kernels::RowsProduct call = {};
   call.n = machine().real ? 14336 : 40, call.k = machine().real ? 4096 : 64, call.stride = call.n;
   return call;
 }
 
 TEST(Speed, Products) {
-  const kernels::RowsProduct call = wide_product();
+  const kernels::RowsProduct call = large_product();
   std::vector<at::Tensor> weights;
   for (int64_t i = in_rotation(2 * call.n * call.k); i > 0; --i)
     weights.push_back(at::randn({call.n, call.k}, bf16()).mul_(0.02));
   measure_products("", weights, call);
 }
 
+// The product for many rows beside the one that serves all numbers of rows, which --exact keeps.
+TEST(Speed, WideProducts) {
+  kernels::RowsProduct call = large_product();
+  std::vector<at::Tensor> weights;
+  for (int64_t i = in_rotation(2 * call.n * call.k); i > 0; --i)
+    weights.push_back(at::randn({call.n, call.k}, bf16()).mul_(0.02));
+  const at::Tensor workspace = at::empty({kernels::kWideProductBytes}, bf16().dtype(at::kByte));
+  for (const int64_t rows : {80, 128, 256}) {
+    const at::Tensor x = at::randn({rows, call.k}, bf16()), out = at::empty({rows, call.n}, bf16());
+    call.rows = rows, call.x = x.const_data_ptr(), call.out = out.mutable_data_ptr();
+    const auto seconds = [&](bool wide) {
+      return seconds_of(calls_of_a_product(), [&](int64_t i) {
+        call.weight = weights[static_cast<size_t>(i) % weights.size()].const_data_ptr();
+        constexpr kernels::CudaDtype kType = kernels::CudaDtype::kBFloat16;
+        ASSERT_EQ(wide ? machine().library->wide_product(kType, machine().index(), &call, workspace.mutable_data_ptr())
+                       : machine().library->rows_product(kType, machine().index(), &call),
+                  0);
+      });
+    };
+    const double wide = seconds(true), exact = seconds(false);
+    EXPECT_GT(wide, 0);
+    record("wide products", std::to_string(rows) + " rows",
+           {{"n", call.n}, {"k", call.k}, {"seconds", wide}, {"seconds_exact", exact}});
+  }
+}
+
 TEST(Speed, ProductsOfInt8) {
-  kernels::RowsProduct call = wide_product();
+  kernels::RowsProduct call = large_product();
   call.packing = kernels::Packing::kInt8;
   std::vector<at::Tensor> weights;
   for (int64_t i = in_rotation(call.n * call.k); i > 0; --i)
@@ -64,14 +90,14 @@ TEST(Speed, ProductsOfInt8) {
   measure_products(", int8", weights, call);
 }
 
-// With weights quantised in groups of 128. Their bytes, scales included, are random: the kernels take
-// as long for any numbers.
+// Products with weights quantised in groups of 128. The weights and scales are random bytes, because the kernels take
+// equally long for all values.
 TEST(Speed, ProductsOfCodes) {
   constexpr std::pair<const char*, kernels::Packing> kPackings[] = {
       {"4 bits", kernels::Packing::kCodes4}, {"8 bits", kernels::Packing::kCodes8}, {"E4M3", kernels::Packing::kE4m3}};
   constexpr int64_t kGroup = 128;
   for (const auto& [name, packing] : kPackings) {
-    kernels::RowsProduct call = wide_product();
+    kernels::RowsProduct call = large_product();
     call.packing = packing, call.group = std::min(kGroup, call.k);
     const int64_t row_bytes = kernels::packed_row_bytes(packing, call.k, kGroup);
     std::vector<at::Tensor> weights;
@@ -81,8 +107,8 @@ TEST(Speed, ProductsOfCodes) {
   }
 }
 
-// The sweeps over rows of the vocabulary, which come after every pass of a round, under the options that people use.
-// A row becomes probabilities where it lies, so each call has rows of its own, which are filled again for each round.
+// Times the sampling of vocabulary rows under common options. In a round, sampling follows every pass. The kernel turns
+// a row of logits into probabilities in place, so each call has its own rows, which are filled again before each round.
 TEST(Speed, SamplingOfRows) {
   struct Options {
     const char* name;
@@ -97,7 +123,7 @@ TEST(Speed, SamplingOfRows) {
   const int64_t vocab = machine().real ? 128256 : 200;
   for (const int64_t count : {1, 64}) {
     const int calls = machine().real ? (count == 1 ? 40 : 4) : 1;
-    // Logits of trained models spread by some units and come from 16 bits.
+    // Draws logits like those of trained models: a spread of a few units, rounded to bf16.
     const at::Tensor fresh = at::randn({calls * count, vocab}, bf16()).mul_(2.5).to(at::kFloat),
                      logits = at::empty_like(fresh),
                      tokens = at::empty({count}, at::TensorOptions(machine().device).dtype(at::kInt));

@@ -1,5 +1,5 @@
-// How long the passes are of which rounds consist: those of a target of 8B, and those of drafts of 1B. They run as
-// graphs, as in rounds, and one of them also as single launches, to see what graphs save.
+// Measures the single passes of rounds: passes of an 8B target and of 1B drafts. They run as CUDA graphs, as in rounds.
+// One pass also runs as single launches, to show how much time graphs save.
 #include <gtest/gtest.h>
 
 #include "tests/gpu/report.h"

@@ -15,10 +15,9 @@ Needs cuobjdump, which comes with the CUDA toolkit and with triton."""
 
 import pathlib
 import re
-import subprocess
 import sys
 
-import resources_test
+import cuda_tools
 
 LEAST = 64 * 1024
 REGISTERS, THREADS = 65536, 2048  # of a multiprocessor
@@ -33,10 +32,6 @@ KERNEL = re.compile(
 )
 PACKINGS = {"2": "4 bits", "3": "8 bits", "4": "E4M3"}
 ROWS = {"1": "1-8", "2": "9-16", "4": "17-32", "8": "33-64"}  # of the tiles of a block
-
-
-def output_of(*arguments):
-    return subprocess.run([resources_test.cuobjdump(), *arguments], capture_output=True, text=True, check=True).stdout
 
 
 def copies_of(code):
@@ -60,7 +55,7 @@ def copies_of(code):
 def kernels_of(library):
     """Returns (architecture, name): registers, shared bytes and instructions, of the products' kernels."""
     found, architecture, name = {}, None, None
-    for line in output_of("-res-usage", library).splitlines():
+    for line in cuda_tools.output([cuda_tools.tool("cuobjdump"), "-res-usage", library]).splitlines():
         if arch := re.match(r"arch = (sm_\d+)", line):
             architecture = arch[1]
         if function := re.match(r" *Function (\S+):", line):
@@ -68,7 +63,7 @@ def kernels_of(library):
         if "STACK:" in line and KERNEL.search(name):
             use = {key: int(value) for key, value in re.findall(r"(\w+):(\d+)", line)}
             found[architecture, name] = [use["REG"], use["SHARED"], []]
-    for line in output_of("-sass", library).splitlines():
+    for line in cuda_tools.output([cuda_tools.tool("cuobjdump"), "-sass", library]).splitlines():
         if arch := re.match(r"\s*arch = (sm_\d+)", line):
             architecture = arch[1]
         if function := re.match(r"\s*Function : (\S+)", line):

@@ -37,8 +37,8 @@ class CpuKernels : public testing::Test {
 };
 using Types = testing::Types<float, Bf16>;
 
-// `out` [rows, n] held 0.5 everywhere before the call under test. Expects that x wᵀ + bias was added to columns 2 to
-// n − 2 (inclusive) of the first `used` rows, and that all other elements are still 0.5.
+// Expects that x wᵀ + bias was added to columns 2 to n − 2 (inclusive) of the first `used` rows of `out` [rows, n], and
+// that all other elements still have the value 0.5 that the whole array had before.
 inline void expect_products(const std::vector<float>& out, const std::vector<float>& x, const std::vector<float>& w,
                             const std::vector<float>& bias, int64_t rows, int64_t used, int64_t k, int64_t n,
                             const char* set) {

@@ -1,4 +1,4 @@
-// Tests the plain-memory kernels of every instruction set that this machine has.
+// Tests the CPU kernels, which work on plain arrays, for every instruction set that this machine has.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ TYPED_TEST(CpuKernels, LinearIsTheDotProduct) {
   }
 }
 
-// Verification relies on this: a row's result is bit-identical whatever rows, columns or tile it is computed with.
+// Verification needs this property: a row's bits do not depend on the rows, columns or tile computed with it.
 TYPED_TEST(CpuKernels, LinearRowsDoNotDependOnTheirNumber) {
   for (int set = 0; set < this->count; ++set) {
     const auto& kernels = *this->all[set];
@@ -59,7 +59,7 @@ TYPED_TEST(CpuKernels, LinearRowsDoNotDependOnTheirNumber) {
         kernels.linear({x.data() + r * k, k, 1, w.data(), k, 0, n, nullptr, all.data() + r * n, n, false});
       for (const int64_t rows : {2, 3, 4, 5, 6, 7, 8, 16, 40}) {
         std::vector<float> out(static_cast<size_t>(rows * n));
-        const int64_t cut = rows % 11;  // the way two threads would share the columns
+        const int64_t cut = rows % 11;  // split as between two threads
         kernels.linear({x.data(), k, rows, w.data(), k, 0, cut, nullptr, out.data(), n, false});
         kernels.linear({x.data(), k, rows, w.data(), k, cut, n, nullptr, out.data(), n, false});
         EXPECT_EQ(std::memcmp(out.data(), all.data(), out.size() * sizeof(float)), 0)
@@ -72,7 +72,7 @@ TYPED_TEST(CpuKernels, LinearRowsDoNotDependOnTheirNumber) {
 template <class T>
 std::vector<Packed<T>> packed(const std::vector<T>& w, int64_t k, int64_t n) {
   std::vector<Packed<T>> out(static_cast<size_t>(n * pack_row_bytes<Packed<T>>(nullptr, k)) / sizeof(T));
-  const int64_t half = n / 64 * 32;  // the way two threads would share the outputs
+  const int64_t half = n / 64 * 32;  // split as between two threads
   pack(w.data(), k, n, 0, half, out.data());
   pack(w.data(), k, n, half, n, out.data());
   return out;
@@ -172,7 +172,7 @@ TYPED_TEST(CpuKernels, AttentionIsTheSoftmaxAverage) {
   }
 }
 
-// A window leaves out the first visible keys, whether their slots are listed or contiguous. A soft cap limits the
+// A window hides all but the last visible keys, whether their slots are listed or contiguous. A soft cap limits the
 // scores.
 TYPED_TEST(CpuKernels, AttentionWithWindowAndSoftCap) {
   for (int set = 0; set < this->count; ++set) {
@@ -225,7 +225,7 @@ TYPED_TEST(CpuKernels, AttentionWithWindowAndSoftCap) {
   }
 }
 
-// Slots listed one by one give the same bits as contiguous ones: a tree's branch equals the branch alone.
+// Listed slots give the same bits as contiguous slots, so a branch of a tree equals the same tokens as a chain.
 TYPED_TEST(CpuKernels, ListedSlotsEqualContiguousOnes) {
   for (int set = 0; set < this->count; ++set) {
     const auto& kernels = *this->all[set];
@@ -270,7 +270,7 @@ TYPED_TEST(CpuKernels, ListedSlotsEqualContiguousOnes) {
   }
 }
 
-// Positions computed together give the same bits as each of them alone. A position that sees no key gives zeros.
+// Each position gives the same bits together with others as alone. A position that sees no key gives zeros.
 TYPED_TEST(CpuKernels, AttentionRowsDoNotDependOnTheirNumber) {
   for (int set = 0; set < this->count; ++set) {
     const auto& kernels = *this->all[set];
@@ -338,7 +338,7 @@ TYPED_TEST(CpuKernels, AttentionRowsDoNotDependOnTheirNumber) {
   }
 }
 
-// The addresses of the blocks change no bit: here they are apart, in reverse order, and after an offset.
+// Blocks that are scattered, in reverse order and at an offset give the same bits as contiguous ones.
 TYPED_TEST(CpuKernels, AttentionReadsBlocksWhereverTheyLie) {
   for (int set = 0; set < this->count; ++set) {
     const auto& kernels = *this->all[set];
@@ -401,7 +401,7 @@ TYPED_TEST(CpuKernels, ElementWise) {
     const auto& kernels = *this->all[set];
     const int64_t n = 37;
     auto x = random(n, 12), y = random(n, 13);
-    for (int64_t i = 0; i < n; ++i) x[i] *= 100.0f * static_cast<float>(i) / n;  // reaches both ends of exp
+    for (int64_t i = 0; i < n; ++i) x[i] *= 100.0f * static_cast<float>(i) / n;  // reaches both ends of exp's range
     std::vector<float> out(n);
     kernels.silu_mul(x.data(), y.data(), n, out.data());
     for (int64_t i = 0; i < n; ++i) {
@@ -427,14 +427,14 @@ TYPED_TEST(CpuKernels, ElementWise) {
     const auto wide = widened(kernels, weight);
     for (int64_t i = 0; i < n; ++i)
       EXPECT_NEAR(out[i], x[i] / std::sqrt(squares / n + 1e-5) * wide[i], 1e-5) << kernels.name;
-    kernels.rms_norm(x.data(), weight.data(), 1e-5f, 1.0f, n, x.data());  // in place, with the weight as an offset to 1
+    kernels.rms_norm(x.data(), weight.data(), 1e-5f, 1.0f, n, x.data());  // in place, with weights stored as weight − 1
     for (int64_t i = 0; i < n; ++i)
       EXPECT_NEAR(x[i], out[i] + out[i] / wide[i], 1e-5 * (1 + std::abs(out[i] / wide[i]))) << kernels.name;
   }
 }
 
 TEST(Bf16, RoundsToNearestEven) {
-  // 1 + 1/256 and 1 + 3/256 are half-way between two numbers of bf16.
+  // 1 + 1/256 and 1 + 3/256 are half-way between two bf16 numbers, so they round to the even one.
   const float in[] = {1.0f, 1.00390625f, 1.01171875f, 3.4e38f, -0.0f, std::nanf("")};
   const uint16_t expected[] = {0x3f80, 0x3f80, 0x3f82, 0x7f80, 0x8000, 0x7fc0};
   const Kernels<Bf16>* all[3];

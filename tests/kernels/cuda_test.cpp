@@ -1,4 +1,4 @@
-// With a GPU, compares CUDA kernels with the reference; without one, tests loading and the refusal.
+// With a GPU, compares CUDA kernels with the reference. Without one, tests how the library is loaded and refused.
 #include "engine/kernels/cuda.h"
 
 #include <gtest/gtest.h>

@@ -29,7 +29,7 @@ TEST(Int8Weights, AreWithinHalfAStepOfTheirGroupAndQuantiseAgainToTheSame) {
   for (const int64_t k : {1, 63, 64, 65, 200}) {
     for (const int64_t n : {1, 31, 32, 33, 70}) {
       auto from = random(static_cast<size_t>(n * k), 31);
-      for (int64_t i = 0; i < k; ++i) from[static_cast<size_t>(i)] = 0;  // an output whose weights are all zero
+      for (int64_t i = 0; i < k; ++i) from[static_cast<size_t>(i)] = 0;  // all weights of the first output are zero
       const Quantised q(from, k, n);
       for (int64_t o = 0; o < n; ++o) {
         for (int64_t i = 0; i < k; ++i) {
@@ -41,7 +41,7 @@ TEST(Int8Weights, AreWithinHalfAStepOfTheirGroupAndQuantiseAgainToTheSame) {
               << k << " " << n;
         }
       }
-      // Checks the first group's scales, which are stored first: scale · integer must be exact in fp32.
+      // The scales of the first group are stored first. The product of scale and integer must be exact in fp32.
       for (int64_t o = 0; o < std::min<int64_t>(n, 32); ++o) {
         float scale;
         std::memcpy(&scale, q.w.data() + 4 * o, sizeof scale);
@@ -55,7 +55,8 @@ TEST(Int8Weights, AreWithinHalfAStepOfTheirGroupAndQuantiseAgainToTheSame) {
   }
 }
 
-// Returns the inputs as an int8 product rounds them: in groups of 64, to 2^-15 of the power of two above the largest.
+// Returns the inputs as an int8 product rounds them. The step of a group of 64 inputs is 2^-15 of the power of two
+// above its largest.
 std::vector<float> fixed_inputs(std::vector<float> x, int64_t k) {
   for (size_t row = 0; row < x.size(); row += static_cast<size_t>(k)) {
     for (size_t first = row; first < row + static_cast<size_t>(k); first += 64) {
@@ -103,8 +104,8 @@ TYPED_TEST(Int8Kernels, LinearIsTheDotProduct) {
   }
 }
 
-// All instruction sets with a fused multiply-add agree bit for bit, too. The baseline does not, because it also rounds
-// each product.
+// Instruction sets with a fused multiply-add agree bit for bit. The baseline differs, because it also rounds each
+// product.
 TYPED_TEST(Int8Kernels, RowsDependNeitherOnTheirNumberNorOnTheSet) {
   for (const int64_t k : {7, 64, 160, 2050}) {
     const int64_t most = 40, n = 101;
@@ -118,7 +119,7 @@ TYPED_TEST(Int8Kernels, RowsDependNeitherOnTheirNumberNorOnTheSet) {
         int8_linear(kernels, {x.data() + r * k, k, 1, q.w.data(), k, 0, n, nullptr, all.data() + r * n, n, false, n});
       for (const int64_t rows : {2, 3, 4, 5, 6, 7, 8, 16, 40}) {
         std::vector<float> out(static_cast<size_t>(rows * n));
-        const int64_t cut = rows * 13 % 97;  // the way two threads would share the columns
+        const int64_t cut = rows * 13 % 97;  // split as between two threads
         int8_linear(kernels, {x.data(), k, rows, q.w.data(), k, 0, cut, nullptr, out.data(), n, false, n});
         int8_linear(kernels, {x.data(), k, rows, q.w.data(), k, cut, n, nullptr, out.data(), n, false, n});
         EXPECT_EQ(std::memcmp(out.data(), all.data(), out.size() * sizeof(float)), 0)
@@ -144,7 +145,7 @@ TYPED_TEST(Int8Kernels, ProductsTakeInputsOfAnySize) {
   const auto taken = fixed_inputs(x, k);
   for (int set = 0; set < this->count; ++set) {
     const auto& kernels = *this->all[set];
-    for (int64_t first = 0; first < k; first += 64) {  // one group at a time: the others are zero
+    for (int64_t first = 0; first < k; first += 64) {  // one group at a time; the others are zero
       std::vector<float> alone(static_cast<size_t>(k)), out(static_cast<size_t>(n));
       std::copy_n(x.begin() + first, 64, alone.begin() + first);
       int8_linear(kernels, {alone.data(), k, 1, q.w.data(), k, 0, n, nullptr, out.data(), n, false, n});

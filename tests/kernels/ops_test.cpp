@@ -1,4 +1,4 @@
-// Compares every variant of every op with the reference, over dtypes and awkward sizes.
+// Compares every variant of every operation with the reference, over dtypes and awkward sizes.
 #include "engine/kernels/ops.h"
 
 #include <ATen/Parallel.h>
@@ -57,7 +57,7 @@ TEST_P(Ops, Rope) {
   EXPECT_TRUE(at::equal(part.narrow(-1, 12, 8), wider.narrow(-1, 12, 8)));
 }
 
-// Compares f's result and the gradients of its inputs with those of `reference`, which is computed in fp32.
+// Compares the result of `f` and the gradients of its inputs with those of `reference`, which is computed in fp32.
 void expect_gradients(const std::vector<at::Tensor>& inputs,
                       const std::function<at::Tensor(const std::vector<at::Tensor>&)>& f,
                       const std::function<at::Tensor(const std::vector<at::Tensor>&)>& reference) {
@@ -92,7 +92,7 @@ TEST_P(Ops, GradientsOfNormRopeAndGate) {
     expect_gradients(
         {random({2, 7, 3, d}, dtype)}, [&](const auto& in) { return rope(in[0], c, s); },
         [&](const auto& in) { return ref::rope(in[0], c, s, {}); });
-  // A tensor whose rows are not neighbours.
+  // The rows of this input are not contiguous in memory.
   expect_gradients(
       {random({3, 7, 2, 12}, dtype)},
       [&](const auto& in) { return rope(in[0].transpose(1, 2).contiguous().transpose(1, 2), c, s); },
@@ -137,8 +137,8 @@ TEST_P(Ops, WriteIntoGivenOutput) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, Ops, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
 
-// One softmax over the causal keys and the keys of each query's own position. The reference is compared with attention
-// over all keys under a mask, and the kernel with the reference, with their gradients.
+// Diagonal attention is one softmax over the causal keys and the keys of each query's own position. The reference is
+// compared with attention over all keys under a mask, and the kernel with the reference; both with gradients.
 TEST(DiagonalAttention, ValuesAndGradients) {
   const auto leaf = [](const at::Tensor& x) { return x.clone().requires_grad_(true); };
   for (const int64_t length : {1, 5, 40}) {
@@ -182,7 +182,7 @@ TEST(DiagonalAttention, ValuesAndGradients) {
   }
 }
 
-// Heads in bf16 that are computed in fp32.
+// The kernel computes heads in bf16 with fp32 arithmetic, so results and gradients are close to the fp32 reference.
 TEST(SequenceAttention, ShortHeadsInBf16) {
   for (const int64_t d : {8, 64}) {
     const at::Tensor q = random({2, 40, 4, d}, at::kBFloat16), k = random({2, 2, 40, d}, at::kBFloat16, 2),
@@ -193,8 +193,8 @@ TEST(SequenceAttention, ShortHeadsInBf16) {
   }
 }
 
-// Attention over whole sequences has a kernel of its own. Its values and gradients are compared with ATen's, with keys
-// as training passes them (transposed) and contiguous. One thread and two give the same bits.
+// Attention over whole sequences has its own kernel. Its values and gradients are compared with ATen's, with keys in
+// the layout of training (transposed) and contiguous. One thread and two threads must give the same bits.
 TEST(SequenceAttention, ValuesAndGradients) {
   for (const int64_t length : {17, 40, 131}) {
     for (const int64_t d : {6, 8, 24, 64}) {
@@ -231,7 +231,7 @@ TEST(SequenceAttention, ValuesAndGradients) {
   }
 }
 
-// Checks the reference itself against formulas written out by hand in fp32.
+// Checks the reference itself against formulas that are written out here.
 TEST(Reference, MatchesTheFormulas) {
   const at::Tensor x = random({2, 6}, at::kFloat), w = random({6}, at::kFloat), d = x.to(at::kDouble);
   expect_close(ref::rms_norm(x, w, 0.1, {}), (d / (d.pow(2).mean(-1, true) + 0.1).sqrt() * w).to(at::kFloat));
@@ -255,7 +255,7 @@ TEST(Reference, MatchesTheFormulas) {
   }
 }
 
-// The window counts the keys that a query may see, whatever lies between them.
+// A window keeps the last keys that a query may see, not counting masked keys in between.
 TEST(Reference, WindowKeepsTheLastVisibleKeys) {
   const at::Tensor q = random({1, 3, 2, 4}, at::kFloat), k = random({1, 1, 7, 4}, at::kFloat),
                    v = random({1, 1, 7, 4}, at::kFloat, 5);
@@ -271,7 +271,7 @@ TEST(Reference, WindowKeepsTheLastVisibleKeys) {
     for (const int64_t key : {1, 4, 6}) kept[0][s][key] = true;
   }
   expect_close(ref::attention(q, k, v, allowed, {.window = 3}, {}), ref::attention(q, k, v, kept, {}, {}));
-  // With a soft cap the softmax is written out; a cap too large to have an effect must give ATen's result.
+  // A soft cap takes another code path, so a cap too large to have an effect must give the result without a cap.
   expect_close(ref::attention(q, k, v, allowed, {.soft_cap = 1e4, .window = 3}, {}),
                ref::attention(q, k, v, kept, {}, {}));
 }

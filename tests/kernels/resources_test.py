@@ -1,34 +1,31 @@
 #!/usr/bin/env python3
-"""resources_test.py LIBRARY [ARCHITECTURE…]: reads from libspecdec_cuda.so what each kernel needs of a GPU. No kernel
-may move registers to memory (spill), use more shared memory than every GPU gives without being asked (48 KiB), or lack
-for one of the architectures (80, 90, …; without any, for one that other kernels have). Needs cuobjdump, which comes
-with the CUDA toolkit and with triton."""
+"""resources_test.py LIBRARY [ARCHITECTURE…]: reads the resources of each kernel from libspecdec_cuda.so. No kernel may
+spill registers to memory, or use more than 48 KiB of static shared memory, the limit of every GPU. Each kernel must
+exist for each of the architectures (80, 90, …), or by default for each one that any kernel has. No kernel that draws
+tokens may contain a loop of compare-and-swap, which is what an addition of 64 bits in shared memory compiles to. Needs
+cuobjdump, which comes with the CUDA toolkit and with triton."""
 
-import importlib.util
-import os
 import re
-import shutil
-import subprocess
 import sys
 
+import cuda_tools
+
 SHARED_BYTES = 48 * 1024
+DRAW_TOKENS = ("sample_rows", "draft_rows", "verify_tasks", "score_nodes")
 
 
-def cuobjdump():
-    if found := shutil.which("cuobjdump"):
-        return found
-    folders = [os.path.join(os.environ.get("CUDA_HOME", ""), "bin")]
-    if triton := importlib.util.find_spec("triton"):
-        folders.append(os.path.join(os.path.dirname(triton.origin), "backends/nvidia/bin"))
-    for folder in folders:
-        if os.path.exists(os.path.join(folder, "cuobjdump")):
-            return os.path.join(folder, "cuobjdump")
-    print("skipped: there is no cuobjdump")
-    sys.exit(77)
+def waiting(names):
+    """Returns those of the kernels that contain a loop of compare-and-swap."""
+    text = cuda_tools.output([cuda_tools.tool("cuobjdump"), "-sass", "-fun", ",".join(names), sys.argv[1]])
+    functions = re.split(r"Function : (\S+)", text)[1:]
+    bodies = list(zip(functions[::2], functions[1::2]))
+    if not bodies:
+        sys.exit("resources_test: cuobjdump shows no code")
+    return {name for name, body in bodies if re.search(r"\bATOMS?\.\S*(CAS|SPIN)", body)}
 
 
 def main():
-    text = subprocess.run([cuobjdump(), "-res-usage", sys.argv[1]], capture_output=True, text=True, check=True).stdout
+    text = cuda_tools.output([cuda_tools.tool("cuobjdump"), "-res-usage", sys.argv[1]])
     kernels, faults, architecture = {}, [], None
     for line in text.splitlines():
         if found := re.match(r"arch = (sm_\d+)", line):
@@ -42,6 +39,11 @@ def main():
                 faults.append(f"{name} on {architecture} spills registers: {line.strip()}")
             if use["SHARED"] > SHARED_BYTES:
                 faults.append(f"{name} on {architecture} has too much shared memory: {line.strip()}")
+    drawing = sorted({name for names in kernels.values() for name in names if any(k in name for k in DRAW_TOKENS)})
+    if len(drawing) < len(DRAW_TOKENS):
+        faults.append(f"of the kernels that draw tokens, {DRAW_TOKENS}, there are only {drawing}")
+    for name in waiting(drawing):
+        faults.append(f"{name} waits in a loop of compare-and-swap")
     expected = {f"sm_{number}" for number in sys.argv[2:]} or set(kernels)
     if set(kernels) != expected:
         faults.append(f"kernels for {sorted(kernels)}, expected {sorted(expected)}")

@@ -1,4 +1,4 @@
-// Compares the twins of the CUDA kernels with the reference, which defines what is right.
+// Compares the twins of the CUDA kernels (the same in plain C++) with the reference, which defines the right results.
 #include "engine/self_test/twins.h"
 
 #include <ATen/ATen.h>
@@ -21,8 +21,7 @@ twins::Values values_of(const at::Tensor& x) {
   return {wide.const_data_ptr<double>(), wide.const_data_ptr<double>() + wide.numel()};
 }
 
-// fp32 differs by the rounding of its arithmetic. 16 bits may differ by two steps, where a value lies between two
-// numbers, for one in a hundred.
+// Expects equal values up to rounding. In 16 bits, at most one value in a hundred may differ, by at most two steps.
 void expect_same(const Type& type, const twins::Values& found, const at::Tensor& expected) {
   const twins::Values wanted = values_of(expected);
   ASSERT_EQ(found.size(), wanted.size());

@@ -8,7 +8,7 @@
 namespace specdec::kernels {
 namespace {
 
-// Sets CUDA_VISIBLE_DEVICES, or removes it (null), while it lives.
+// Sets CUDA_VISIBLE_DEVICES, or removes it if null, during its lifetime.
 class Visible {
  public:
   explicit Visible(const char* value) {

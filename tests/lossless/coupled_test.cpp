@@ -1,6 +1,7 @@
-// Tests the coupled verification rule. Shared noise has no outcomes to enumerate, so these tests show that a single
-// draw follows its weights, and that a seed gives the text that plain decoding draws, whatever the draft, K, the
-// request's logits processors and the other sequences of the batch are.
+// Tests the coupled verification rule. Its noise is shared between draft and target, so there are no independent
+// outcomes to enumerate. Instead, these tests show that a single draw follows its weights. They also show that for each
+// seed the text equals that of plain decoding, whatever the draft, K, the request's logits processors and the other
+// sequences of the batch are.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -54,7 +55,7 @@ TEST(Coupled, EqualPositionsShareTheirNoiseAndOthersDoNot) {
   EXPECT_THROW(a.draw_at(0, std::vector<float>(4, 0.f)), Error);
 }
 
-// Checks (1 − TV) / (1 + TV) <= acceptance <= 1 − TV.
+// Checks that (1 − TV) / (1 + TV) <= acceptance <= 1 − TV, where TV is the total variation distance of p and q.
 TEST(Coupled, AcceptsWithinItsBounds) {
   for (const double spread : {0.3, 1.0, 3.0}) {
     std::vector<float> p(32), q(32);
@@ -82,7 +83,7 @@ struct Setting {
   std::vector<int> tree = {};
 };
 
-// Returns 24 tokens after a prompt of one token, and how many tokens were drafted.
+// Returns 24 tokens generated after a prompt of one token, and the number of drafted tokens.
 std::pair<toy::Tokens, int64_t> text_of(uint64_t seed, const Setting& setting) {
   toy::Model target(12, toy::random_logits(1, 1.5)), draft(12, toy::random_logits(setting.draft, 1.5));
   Stepper stepper(target, &draft);

@@ -1,4 +1,4 @@
-// Runs Stepper::step once for every outcome of its random choices, and compares the joint distribution of the first
+// Runs Stepper::step() once for every outcome of its random choices, and compares the joint distribution of the first
 // emitted tokens with the target's own.
 #pragma once
 
@@ -26,29 +26,30 @@ struct Case {
   std::vector<int> tree;         // Drafting::model's tree for every sequence; empty: drafts are chains
   ControllerOptions controller;  // the same for every sequence, except fixed_k (see `sequences`)
   CostModel* costs = nullptr;
-  toy::Tokens prompt;          // every sequence appends its index (0 or 1) to this as its last prompt token
-  bool without_model = false;  // no draft model
+  toy::Tokens prompt;          // each sequence appends its index (0 or 1) as its last prompt token
+  bool without_model = false;  // there is no draft model
   bool follows = false;        // the draft reads hidden states of the target (follower.h); `draft` is not used
-  bool suffix = false;         // also draft from repetitions in the text, with the same options
+  bool suffix = false;         // also drafts from repetitions in the text, with the same options
   int64_t length = 3;          // number of emitted tokens per sequence whose distribution is compared
-  int64_t remaining = 8;       // larger than `length`, so that K is not cut near the end
-  int sequences = 1;           // if 2, the second's K is fixed: one less than the first's, or 0 if that is adaptive
-  // Largest number of tokens in a target pass. If a batch needs more, each of its sequences steps alone.
+  int64_t remaining = 8;       // larger than `length`, so that K is not reduced near the end
+  int sequences = 1;           // if 2, the second's K is fixed: the first's K − 1, or 0 if that is adaptive
+  // Maximum number of tokens in a target pass. If a batch needs more, each of its sequences steps alone.
   int64_t room = 1 << 20;
-  // Makes the step wrong: tokens drafted for a target pass that did not fit are dropped and drawn anew.
+  // Makes the step wrong: tokens drafted for a target pass that did not fit are discarded and drawn again.
   bool held_forgotten = false;
   Stepper::VerifyFn verify_fn = &verify;
-  // If set, wraps the enumerator, so that a test can make the step use its random numbers wrongly.
+  // If set, wraps the enumerator of random choices, so that a test can make the step use random numbers wrongly.
   std::function<std::unique_ptr<Randomness>(Randomness&)> wrap;
 };
 
 struct Outcome {
-  double error = 0;     // largest |probability − target's| over all strings of tokens
+  double error = 0;     // largest |probability − target's probability| over all strings of tokens
   double mass = 0;      // total probability; must be 1
   double accepted = 0;  // expected number of tokens accepted in the first step of the first sequence
   int min_drafted = 1 << 20, max_drafted = 0;
-  int64_t without_room = 0;  // target passes with more than Case::room tokens
-  // Largest number of tokens drafted from the text in one step, and largest number of such tokens accepted in one step.
+  int64_t without_room = 0;  // number of target passes with more than Case::room tokens
+  // Maximum over all steps of the number of tokens drafted from the text, and of the number of these that were
+  // accepted.
   int from_text = 0, kept_from_text = 0;
   int64_t runs = 0;
 };
@@ -84,7 +85,7 @@ inline double target_probability(const Case& c, toy::Tokens context, const toy::
   return probability;
 }
 
-// Forwards to the enumerator that all sequences of a case share; needed because each sequence owns its Randomness.
+// Forwards to the enumerator that all sequences of a case share. Needed because each sequence owns its Randomness.
 class SharedRandomness final : public Randomness {
  public:
   explicit SharedRandomness(Randomness& shared) : shared_(shared) {}
@@ -98,7 +99,7 @@ class SharedRandomness final : public Randomness {
   Randomness& shared_;
 };
 
-// request_of and drafting_of return the request and the drafting options of sequence `index` of a case.
+// request_of() and drafting_of() return the request and the drafting options of sequence `index` of a case.
 inline Request request_of(const Case& c, int index) {
   Request out{c.prompt, 0, {.max_tokens = c.remaining, .sampling = c.sampling}};
   out.prompt.push_back(static_cast<int32_t>(index));
@@ -175,7 +176,7 @@ inline Outcome enumerate(const Case& c) {
     ++out.runs;
   } while (choices.advance());
 
-  // Compares with the target's own probability of every combination of texts, also of those that never occurred.
+  // Compares the probability of every combination of texts, including those that never occurred, with the target's own.
   std::vector<toy::Tokens> texts(static_cast<size_t>(c.sequences), toy::Tokens(static_cast<size_t>(c.length), 0));
   for (bool more = true; more;) {
     double p = 1;

@@ -1,4 +1,4 @@
-// Runs Stepper::step over every outcome of its random choices, and checks that the emitted tokens have the target's
+// Runs Stepper::step() for every outcome of its random choices, and checks that the emitted tokens have the target's
 // distribution.
 #include "tests/lossless/enumeration.h"
 
@@ -11,7 +11,7 @@
 namespace specdec::decode {
 namespace {
 
-constexpr double kExact = 1e-7;  // allowed difference of probabilities: rounding of fp32
+constexpr double kExact = 1e-7;  // allowed error of probabilities, from fp32 rounding
 
 Case fixed(int k, VerifyRule rule) {
   Case c;
@@ -43,7 +43,7 @@ TEST(Enumeration, EveryRuleAndK) {
       Case c = fixed(k, rule);
       c.length = k == 3 ? 3 : k + 2;
       expect_exact(c, to_string(rule) + " K=" + std::to_string(k));
-      c.length = c.remaining = 4;  // no more tokens are wanted, so K is reduced towards the end
+      c.length = c.remaining = 4;  // the answer ends after these tokens, so K is reduced towards the end
       expect_exact(c, to_string(rule) + " to the last token, K=" + std::to_string(k));
     }
 }
@@ -133,8 +133,8 @@ TEST(Enumeration, BlockAcceptsAtLeastAsMany) {
   }
 }
 
-// Returns measured costs relative to a plain target pass: a draft pass takes `draft`, each more row of a target pass
-// takes `per_row`.
+// Returns measured costs relative to a plain target pass: a draft pass takes `draft`, and each additional row of a
+// target pass takes `per_row`.
 CostModel cheap_draft(double draft = 0.05, double per_row = 0.02) {
   CostModel costs;
   for (int batch = 1; batch <= 2; ++batch)
@@ -152,8 +152,8 @@ TEST(Enumeration, ControllerChoosesKAndStops) {
     c.controller = {.max_k = 3};
     c.length = 4;
     c.remaining = 6;
-    // With expensive drafting and sharp draft distributions, whether drafting another token pays depends on the
-    // probabilities of the tokens drafted so far.
+    // Makes drafting expensive and the draft's distributions sharp. Whether one more drafted token pays then depends on
+    // the probabilities of the tokens drafted so far.
     CostModel costs = cheap_draft(0.30, 0.05);
     c.costs = &costs;
     c.draft = toy::random_logits(5, 4.0);
@@ -201,8 +201,8 @@ TEST(Enumeration, BatchOfTwoSequences) {
 }
 
 // The number of drafted tokens depends on which tokens were drawn, and so does whether the target pass fits into the
-// cache. Tokens drafted for a pass that did not fit are verified later. Drawing them again would bias the output, which
-// the enumeration detects.
+// cache. Tokens drafted for a pass that did not fit must be verified later. Drawing new tokens instead would bias the
+// output, which this enumeration detects.
 TEST(Enumeration, APassWithoutRoomForTheBatch) {
   CostModel costs = cheap_draft();
   for (const VerifyRule rule : kRules) {
@@ -220,8 +220,8 @@ TEST(Enumeration, APassWithoutRoomForTheBatch) {
   }
 }
 
-// If the pass of a single sequence does not fit, its deepest drafted levels are dropped, as if drafting had ended
-// before them.
+// If the target pass of a single sequence does not fit, its deepest drafted levels are dropped, as if drafting had
+// stopped before them.
 TEST(Enumeration, APassWithoutRoomForTheDeepestLevels) {
   CostModel costs = cheap_draft();
   for (const VerifyRule rule : kRules)

@@ -1,6 +1,6 @@
-// A toy of a draft that reads hidden states of its target, as an EAGLE-3 head does. Its distributions depend on states:
-// a row of the text has one that only the target's pass over the token before it gives, and a drafted row has one made
-// from the row before it. Reading what is not there throws std::logic_error.
+// A toy draft that reads hidden states of its target, as an EAGLE-3 head does. Its distributions depend on these
+// states: the state for a row of the text comes only from the target's pass over the previous token, and the state for
+// a drafted row is computed from the previous row. Reading a state that does not exist throws std::logic_error.
 #pragma once
 
 #include "tests/lossless/toy.h"
@@ -47,8 +47,8 @@ class Follower final : public CausalModel {
   int64_t follow(SequenceId id, SequenceId target) override {
     Cache& cache = caches_.at(id);
     if (cache.target != target) cache.target = target, cache.since = target_.length(target);
-    // The target keeps only the states of positions that it passed since the draft follows. The next token needs that
-    // of the position before it.
+    // The target stores only the states of positions that it ran after the draft began to follow. To read the next
+    // token, the draft needs the state of the position before that token.
     const auto read = static_cast<int64_t>(cache.text.size());
     if (std::max<int64_t>(read - 1, 0) < cache.since) return read;
     const int64_t passed = target_.length(target);
@@ -90,7 +90,7 @@ class Follower final : public CausalModel {
     return state;
   }
 
-  // Returns the states of the rows of an extension that need logits.
+  // Returns the states of those rows of an extension that need logits.
   std::vector<uint64_t> read(const Extension& e) {
     Cache& cache = caches_.at(e.sequence);
     const auto count = static_cast<int64_t>(e.tokens.size()), text = static_cast<int64_t>(cache.text.size());

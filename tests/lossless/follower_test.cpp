@@ -47,7 +47,7 @@ TEST(Follower, Trees) {
     }
 }
 
-// After one token the draft has read no state. It drafts from the second step on.
+// After a text of one token the draft has no state to read, so it drafts from the second step on.
 TEST(Follower, TextsOfOneToken) {
   for (const VerifyRule rule : kChainRules) {
     Case c = following(2, rule);
@@ -68,7 +68,7 @@ TEST(Follower, BatchesAndPassesThatDoNotFit) {
     const Outcome o = expect_followed(c, "little room, " + to_string(rule));
     EXPECT_GT(o.without_room, 0);
     c.sequences = 1;
-    c.room = 2;  // a level has to be given up
+    c.room = 2;  // a level must be dropped
     EXPECT_GT(expect_followed(c, "less room, " + to_string(rule)).without_room, 0);
   }
 }
@@ -89,7 +89,7 @@ TEST(Follower, SamplingOptionsRulesAndText) {
   expect_followed(c, "drafts from the text");
 }
 
-// The draft reads the prompt while the target prefills it, in whatever pieces.
+// The draft must read the prompt while the target prefills it, whatever the chunk size.
 TEST(Follower, ReadsAlongWithThePrefill) {
   for (const int64_t chunk : {1, 3, 512}) {
     toy::Model target(5, toy::random_logits(1));
@@ -105,7 +105,7 @@ TEST(Follower, ReadsAlongWithThePrefill) {
   }
 }
 
-// A sequence with a copied prompt drafts as well, even if the other sequence has gone on.
+// A sequence with a copied prompt also drafts, even if the original sequence has continued.
 TEST(Follower, CopiedPrompts) {
   toy::Model target(5, toy::random_logits(1));
   toy::Follower draft(target, 5);
@@ -121,7 +121,7 @@ TEST(Follower, CopiedPrompts) {
   EXPECT_EQ(second.outcome().drafted, 2);
 }
 
-// Without its states a draft drafts nothing, and the text goes on.
+// If the target's states are lost, the draft drafts nothing, and the text continues with plain decoding.
 TEST(Follower, LostStatesMeanPlainDecoding) {
   toy::Model target(5, toy::random_logits(1));
   toy::Follower draft(target, 5);
@@ -136,8 +136,9 @@ TEST(Follower, LostStatesMeanPlainDecoding) {
   draft.close(fresh);
 }
 
-// A draft on trial that reads states scores each position as if it had drafted there itself: as the serving draft that
-// it equals. Between, steps draft nothing, and it reads what the target passed.
+// A shadow draft that reads states must score each position as if it had drafted there: a shadow equal to the serving
+// draft must get the same overlaps. Before scoring, the shadow reads the tokens that the target has run since the last
+// scoring.
 TEST(Follower, OnTrialScoresWhatItWouldDraft) {
   struct Way {
     double temperature;
@@ -172,7 +173,7 @@ TEST(Follower, OnTrialScoresWhatItWouldDraft) {
   }
 }
 
-// The sequences of a request with several answers are all scored.
+// All sequences of a request with several answers are scored.
 TEST(Follower, OnTrialWithCopiedPrompts) {
   toy::Model target(5, toy::random_logits(1));
   toy::Follower serving(target, 5), shadow(target, 5);

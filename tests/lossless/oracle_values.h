@@ -1,6 +1,7 @@
-// Tables and expected numbers of accepted tokens from an independent enumeration of the verification rules in plain
-// Python (shared/oracle/verify_enum.py, seed 1; random.Random's Mersenne twister). The target's and the draft's
-// distributions are listed by drafted prefix, one digit per token; the vocabulary has 3 tokens.
+// Expected numbers of accepted tokens, and the tables of p and q for which they hold. They come from an independent
+// enumeration of the verification rules in plain Python (verify_enum.py, seed 1; random.Random's Mersenne twister). The
+// target's and the draft's distributions are listed by drafted prefix, one digit per token; the vocabulary has 3
+// tokens.
 #pragma once
 
 #include <array>

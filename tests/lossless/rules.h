@@ -1,5 +1,5 @@
-// Applies the logits processors by their definitions: counts the occurrences of every token in the whole text again at
-// each position. Tests compare the counts that the step updates token by token with these counts.
+// Applies the logits processors by their definitions: recounts the occurrences of every token in the whole text at each
+// position. Tests compare these counts with the counts that the step updates token by token.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Tests penalties, bias, forbidden and allowed tokens and grammars under speculation: the joint distribution of the
-// emitted tokens equals that of plain decoding with the same processors, for every verification rule, and differs if
-// verification ignores them.
+// Tests penalties, bias, forbidden and allowed tokens and grammars under speculation. For every verification rule, the
+// joint distribution of the emitted tokens must equal that of plain decoding with the same processors. It must differ
+// if verification ignores the processors.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -10,7 +10,7 @@
 namespace specdec::decode {
 namespace {
 
-constexpr double kRounding = 5e-7;  // allowed difference: the processors run in fp32, the reference in double
+constexpr double kRounding = 5e-7;  // allowed error: the processors run in fp32, the reference in double
 
 struct NamedRules {
   const char* name;
@@ -66,7 +66,7 @@ Case ruled(const LogitsProcessors& rules, int k, VerifyRule rule) {
   c.rules = rules;
   c.rule = rule;
   c.controller.fixed_k = k;
-  if (k > 2) c.remaining = k + 1;  // K shrinks after the first step, which leaves fewer outcomes
+  if (k > 2) c.remaining = k + 1;  // K is reduced after the first step, which leaves fewer outcomes
   return c;
 }
 
@@ -130,8 +130,8 @@ TEST(Rules, LeftOutOnVerificationEachOneIsFound) {
       }
 }
 
-// A wrong constraint: uses the state at the start of the step for all positions of the step, like an engine that
-// updates penalties only once per step.
+// A wrong constraint. Like an engine that updates penalties only once per step, it uses the state at the start of the
+// step for all positions of the step.
 class Frozen final : public Constraint {
  public:
   MaskState allowed(std::span<uint32_t> bits) override {
@@ -144,16 +144,16 @@ class Frozen final : public Constraint {
   void pop(int64_t count) override { tokens_.resize(tokens_.size() - static_cast<size_t>(count)); }
 
  private:
-  // With K = 1, every second token is taken for the first one of a step, because a constraint does not know how many
-  // tokens were accepted.
+  // A constraint does not know how many tokens were accepted. With K = 1, every second token is treated as the first
+  // token of a step.
   void settle() {
     if (tokens_.size() % 2 == 0) settled_ = tokens_;
   }
   toy::Tokens tokens_, settled_;
 };
 
-// An automaton whose masks are late: that of a position is there only after it was asked for once, after token 1, else
-// `times` times.
+// An automaton whose masks are late. If the last token is 1, the mask is ready after one request, otherwise after
+// `times` requests.
 class Late final : public Constraint {
  public:
   explicit Late(int times) : times_(times) {}
@@ -178,9 +178,9 @@ class Late final : public Constraint {
   std::map<toy::Tokens, int> asked_;
 };
 
-// With 1 a mask is there when the draft needs it; with 2 it is late then, which ends drafting; with 3 it is late in
-// verification, too, and the draft is held. A step that drew new tokens instead would change the distribution of the
-// text.
+// With times = 1, each mask is ready when the draft needs it. With times = 2, a mask can be late for the draft, which
+// then stops drafting. With times = 3, it can also be late in verification, and the drafted tokens are held for the
+// next step. A step that drew new tokens instead would change the distribution of the text.
 TEST(Rules, LateMasksLeaveTheDistributionAsItIs) {
   for (const VerifyRule rule : kBoth)
     for (const int times : {1, 2, 3}) {
@@ -208,7 +208,7 @@ TEST(Rules, ADraftForgottenBecauseItsMaskIsLateIsFound) {
   EXPECT_GE(enumerate(c).error, 1e-3);
 }
 
-// An automaton that computes `most` masks and then fails for good, like a grammar whose tables outgrow their limits.
+// An automaton that computes `most` masks and then fails permanently, like a grammar that exceeds its memory limit.
 class Brittle final : public Constraint {
  public:
   explicit Brittle(int most) : left_(most) {}
@@ -223,7 +223,7 @@ class Brittle final : public Constraint {
   toy::Automaton automaton_;
 };
 
-// The masks suffice for plain decoding, so what was drafted must not end the text.
+// There are enough masks for plain decoding. If drafted tokens use up masks, the text must still not end.
 TEST(Rules, AGrammarThatFailsBecauseOfADraftLeavesTheDistributionAsItIs) {
   for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget})
     for (const double temperature : {0.0, 1.0})

@@ -1,4 +1,5 @@
-// Tests the seeded streams with at least 500,000 draws against exact probabilities, including several rounds.
+// Compares at least 500,000 draws from the seeded random streams with exact probabilities, including texts that take
+// several rounds.
 #include <gtest/gtest.h>
 
 #include "base/statistics.h"
@@ -7,7 +8,7 @@
 namespace specdec::decode {
 namespace {
 
-// Returns the p-value of Pearson's statistic over cells; cells that expect fewer than 5 are merged.
+// Returns the p-value of Pearson's chi-squared test; cells with an expected count below 5 are merged.
 double p_value(const std::vector<int64_t>& counts, const std::vector<double>& probabilities, int64_t n) {
   double statistic = 0, rest_expected = 0, rest_seen = 0;
   int cells = 0;
@@ -69,15 +70,15 @@ TEST(Sampled, StreamsOfOneSeedDiffer) {
 
 uint64_t current_run = 0;
 
-// Block verification whose acceptances take the number of their position in the text, whatever round they belong to. A
-// position that is drafted again after a rejection then meets the number that it was rejected with.
+// A wrong block verification: the random number for accepting a position depends only on the position in the text, not
+// on the round. If a position is rejected and drafted again in the next round, both decisions use the same number.
 VerifyResult block_by_position(VerifyRule, const VerifyInput& input, Randomness& randomness,
                                std::vector<float>& scratch) {
   class ByPosition final : public Randomness {
    public:
     ByPosition(Randomness& fresh, int64_t last) : fresh_(fresh), position_(last) {}
     int32_t draw(Purpose purpose, std::span<const float> weights) override { return fresh_.draw(purpose, weights); }
-    bool accept(Purpose, double probability) override {  // the rule asks from the last token backwards
+    bool accept(Purpose, double probability) override {  // the rule starts with the last token
       return philox_uniform(current_run, 77, static_cast<uint64_t>(position_--)) < probability;
     }
     int32_t draw_at(int64_t position, std::span<const float> weights) override {
@@ -91,11 +92,11 @@ VerifyResult block_by_position(VerifyRule, const VerifyInput& input, Randomness&
   return verify_block(input, keyed, scratch);
 }
 
-// Returns the smallest p-value of the transitions between the tokens of many short answers, with K drafted tokens. Uses
-// 16 tokens and a draft whose logits are the target's negated ones, where reused noise would show most. The logits
-// depend only on the last token, so that every conditional distribution gets many samples.
+// Returns the smallest p-value of the transitions between the tokens of many short answers with K drafted tokens. Uses
+// 16 tokens and a draft whose logits are the negated logits of the target, with which reused noise has the largest
+// effect. The logits depend only on the last token, so that every conditional distribution gets many samples.
 double least_p_value(VerifyRule rule, int k, Stepper::VerifyFn verify_fn = &verify) {
-  constexpr int kVocab = 16, kRuns = 130000, kTokens = 4;  // 520,000 tokens
+  constexpr int kVocab = 16, kRuns = 130000, kTokens = 4;  // kRuns · kTokens = 520,000 tokens
   std::vector<std::vector<float>> table(kVocab, std::vector<float>(kVocab));
   for (int32_t t = 0; t < kVocab; ++t) toy::random_logits(9, 1.5)(toy::Tokens{t}, table[t]);
   const toy::Model::Logits logits = [&](std::span<const int32_t> x, std::span<float> l) {

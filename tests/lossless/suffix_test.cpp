@@ -1,5 +1,5 @@
-// Tests drafting from repetitions in the text: which tokens are proposed, and that the whole step is exact over every
-// random outcome.
+// Tests drafting from repetitions in the text: which tokens are proposed, and that the step is exact over every random
+// outcome.
 #include <gtest/gtest.h>
 
 #include "engine/decode/control/suffix_drafter.h"
@@ -30,7 +30,7 @@ TEST(SuffixDrafter, GoesOnAsTheTextWentOn) {
 
 TEST(SuffixDrafter, LongerEndsDecide) {
   SuffixDrafter drafter;
-  // 4 5 6 was last followed by 70, but 1 2 3 4 5 6 by 60.
+  // The last occurrence of 4 5 6 was followed by 70, but that of the longer suffix 1 2 3 4 5 6 by 60.
   const Tokens text = {1, 2, 3, 4, 5, 6, 60, 50, 4, 5, 6, 70, 1, 2, 3, 4, 5, 6};
   EXPECT_EQ(proposed(drafter, text, 2), (Tokens{60, 50}));
 }
@@ -68,7 +68,8 @@ TEST(SuffixDraft, IsExactUnderEveryRule) {
       Case c = repeating(rule, k);
       c.draft = c.target;
       c.controller.max_k = k;
-      // With `model`, the draft model drafts too, in steps in which it promises as much as the text.
+      // If `model` is true, there is also a draft model. It drafts in steps in which it promises at least as much as
+      // the text.
       for (const bool model : {false, true}) {
         c.without_model = !model;
         const Outcome o = enumerate(c);
@@ -112,8 +113,8 @@ TEST(SuffixDraft, TokensThatMayNotComeOrNotYet) {
   }
 }
 
-// After a token that the text did not predict, the draft model prefills what it has missed and drafts; later the text
-// drafts again.
+// After a token that the text did not predict, the draft model prefills its unread tokens and drafts. Later, tokens are
+// drafted from the text again.
 TEST(SuffixDraft, TextAndModelTakeTurns) {
   for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock}) {
     Case c = repeating(rule, 2);
@@ -126,13 +127,13 @@ TEST(SuffixDraft, TextAndModelTakeTurns) {
   }
 }
 
-// With adaptive K, the statistics of the draft model count only its own drafts, and drafting from the text is used less
-// if its tokens are refused.
+// With adaptive K, the statistics of the draft model must count only its own drafts. If tokens drafted from the text
+// are rejected, the text must be used less often.
 TEST(SuffixDraft, TheBetterPromiseIsTaken) {
   Case c = repeating(VerifyRule::kToken, -1);
   c.controller.max_k = 2;
   c.controller.prior_overlap = 0.2;
-  c.controller.assumed_draft_cost = 0.5;  // drafting with the model never pays, drafting from the text costs nothing
+  c.controller.assumed_draft_cost = 0.5;  // drafting with the model never pays; drafting from the text costs nothing
   const Outcome o = enumerate(c);
   EXPECT_LE(o.error, 1e-6);
   EXPECT_GT(o.from_text, 0);

@@ -1,5 +1,6 @@
-// Toys for exact tests: a CausalModel whose logits are a given function of the context, and a Randomness that leads the
-// code that uses it through every possible outcome, one per run, by replaying a prefix of earlier choices.
+// Toys for exact tests: a CausalModel whose logits are a given function of the context, and a Randomness that
+// enumerates every possible outcome. Each run has one outcome; the next run repeats its first choices and changes a
+// later one.
 #pragma once
 
 #include <cmath>
@@ -17,8 +18,8 @@ namespace specdec::decode::toy {
 
 using Tokens = std::vector<int32_t>;
 
-// A model that computes the logits of the next token by calling `logits` with all tokens before it, prompt included.
-// A sequence's "cache" is the list of its tokens. Counts the passes.
+// A model that computes the logits of the next token by calling `logits` with all previous tokens, including the
+// prompt. A sequence's "cache" is the list of its tokens. Counts the passes.
 class Model final : public CausalModel {
  public:
   using Logits = std::function<void(std::span<const int32_t> context, std::span<float> logits)>;

@@ -1,5 +1,5 @@
 // Enumerates the whole step with draft trees: children drawn without replacement, each verification rule, and caches
-// cut to the accepted path.
+// that are cut to the accepted path.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,7 +41,7 @@ TEST(Trees, GreedyAndCuts) {
     Case c = tree_case({2, 2}, rule);
     c.sampling.temperature = 0;
     expect_exact(c, "greedy " + to_string(rule));
-    c.sampling = {.temperature = 0.7, .top_k = 2};  // fewer tokens have a probability than a node has children
+    c.sampling = {.temperature = 0.7, .top_k = 2};  // fewer tokens have a positive probability than a node has children
     c.tree = {3, 1};
     expect_exact(c, "top-k " + to_string(rule));
     c.sampling = {.top_p = 0.6};
@@ -91,14 +91,14 @@ TEST(Trees, WithTokensThatMayNotComeOrNotYet) {
       c.rules.min_tokens = 2;
       c.rules.stop_ids = {2};
       expect_exact(c, to_string(rule));
-      c.rules.allowed_ids = {1, 2};  // a node has one child, although the tree has two
+      c.rules.allowed_ids = {1, 2};  // each node has one child, although the tree allows two
       expect_exact(c, to_string(rule));
       c.rules.min_tokens = 0;
       expect_exact(c, to_string(rule));
     }
 }
 
-// The draft's other tokens have less mass than a further child needs, so there is none.
+// The draft's other tokens are too unlikely to become children (rules::kLeastDrawn), so each node has one child.
 TEST(Trees, WithoutFurtherChildrenWhereTheDraftIsSure) {
   for (const VerifyRule rule : kRules) {
     Case c = tree_case({3, 1}, rule);
@@ -140,7 +140,7 @@ TEST(Trees, KeepMoreThanChains) {
   }
 }
 
-// A tree of one child per node gives the same result as a chain.
+// A tree with one child per node gives the same result as a chain.
 TEST(Trees, OfOneChildAreChains) {
   for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock}) {
     Case tree = tree_case({1, 1, 1}, rule), chain = tree;
@@ -149,8 +149,7 @@ TEST(Trees, OfOneChildAreChains) {
   }
 }
 
-// A node has no children while other nodes of its level have some: the draft can propose no token after it, but the
-// target can.
+// Some nodes of a level have no children: the draft can propose no token after them, although the target can continue.
 TEST(Trees, DeadEndsBesideNeighbours) {
   const float none = -std::numeric_limits<float>::infinity();
   for (const VerifyRule rule : kRules)
@@ -158,7 +157,7 @@ TEST(Trees, DeadEndsBesideNeighbours) {
       Case c = tree_case({2, 1}, rule);
       c.sampling.temperature = temperature;
       const auto model = toy::random_logits(5);
-      // The draft gives mass only to tokens 0 and 1, and the request forbids both after a 1.
+      // The draft gives a positive probability only to tokens 0 and 1, and the request forbids both after a 1.
       c.draft = [=](std::span<const int32_t> x, std::span<float> l) { model(x, l), l[2] = none; };
       c.rules.bad_words = {{1, 0}, {1, 1}};
       c.sequences = 2;
@@ -170,7 +169,8 @@ TEST(Trees, DeadEndsBesideNeighbours) {
     }
 }
 
-// A draft that throws in the middle of a tree is given up for its own sequence, not for its neighbour.
+// If a draft throws in the middle of a tree, only its own sequence continues without a draft. The other sequence keeps
+// its draft.
 TEST(Trees, ADraftThatFailsAtALevelCostsItsOwnSequenceOnly) {
   for (const bool throws : {true, false}) {
     toy::Model target(6, toy::random_logits(1)), draft(6, [&](std::span<const int32_t> x, std::span<float> l) {
@@ -203,7 +203,7 @@ TEST(Trees, ADraftThatFailsAtALevelCostsItsOwnSequenceOnly) {
     }
     EXPECT_FALSE(sequences[0].draft_failed());
     EXPECT_TRUE(sequences[1].draft_failed());
-    for (int32_t i = 0; i < 2; ++i) {  // the texts equal plain decoding's
+    for (int32_t i = 0; i < 2; ++i) {  // the texts equal those of plain decoding
       Sequence plain(stepper, request(i), {.verify = VerifyRule::kCoupled});
       stepper.start(plain);
       Sequence* const alone[] = {&plain};
@@ -214,7 +214,7 @@ TEST(Trees, ADraftThatFailsAtALevelCostsItsOwnSequenceOnly) {
   }
 }
 
-// The enumeration fails, as it should, for verification functions with known mistakes.
+// The enumeration must fail for verification functions with known mistakes.
 TEST(Trees, WrongRulesAreFound) {
   const auto error = [](VerifyRule rule, Stepper::VerifyFn fn) {
     Case c = tree_case({2, 1}, rule);

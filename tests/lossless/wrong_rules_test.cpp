@@ -81,7 +81,7 @@ TEST(WrongRules, BlockTruncatedAfterLookingAtAcceptance) {
                                     std::vector<float>& scratch) {
     const VerifyResult seen = verify(base, in, r, scratch);
     if (seen.accepted == static_cast<int64_t>(in.drafted.size())) return seen;
-    // Draws the next token as if the refused tokens had not been drafted.
+    // Draws the next token as if the rejected tokens had not been drafted.
     return VerifyResult{seen.accepted, r.draw(Purpose::kTarget, in.p[seen.accepted])};
   };
   EXPECT_GE(error_of(rule), kWrong);
@@ -109,8 +109,9 @@ TEST(WrongRules, RejectedTokenKept) {
   EXPECT_GE(error_of(rule), kWrong);
 }
 
-// Draws each draft token by inverse CDF from a uniform, and draws the residual from the same uniform. Given the drafted
-// token, that uniform is distributed uniformly over the token's interval of q's CDF.
+// A wrong source of randomness: draws each draft token by inverse CDF from a uniform number, and draws the residual
+// from the same number. Given the drafted token, that number is uniformly distributed over the token's interval of q's
+// CDF.
 class ReusedNoise final : public Randomness {
  public:
   explicit ReusedNoise(Randomness& inner) : inner_(inner) {}

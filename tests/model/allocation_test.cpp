@@ -1,4 +1,4 @@
-// A forward pass allocates only the tensor of its logits, once a pass of the same size has run before.
+// Tests that a forward pass allocates only the tensor of its logits if an earlier pass had the same size.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -32,8 +32,7 @@ TEST_P(Allocations, TeamsMakeNone) {
   EXPECT_EQ(members, 4);
 }
 
-// Once passes of both sizes have run, a pass of either size allocates what one tensor takes, its logits, and nothing
-// else.
+// After passes of both sizes have run, a pass of either size must make only the allocations of one tensor, its logits.
 TEST_P(Allocations, AWarmPassMakesItsLogitsAndNothingElse) {
   at::empty({5, 90}, at::kFloat);  // the first tensor of a process allocates more
   const int64_t one_tensor = allocations_of([] { at::empty({5, 90}, at::kFloat); });

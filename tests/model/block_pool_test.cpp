@@ -70,7 +70,8 @@ TEST(BlockPool, GrowsWithoutABudgetAndPublishesNothing) {
   EXPECT_EQ(pool.take(), 7);
 }
 
-// Published blocks are kept for their next user; the one that was released longest ago is reused first.
+// Published blocks stay for later users. When the pool needs a block, it takes the published block that was released
+// longest ago.
 TEST(BlockPool, TheLongestUnheldIsReusedFirst) {
   BlockPool pool(pool_config(), at::kCPU, at::kFloat, 4 * kBytes);
   std::vector<int32_t> blocks;
@@ -83,7 +84,7 @@ TEST(BlockPool, TheLongestUnheldIsReusedFirst) {
   EXPECT_EQ(pool.available(), 3);
   EXPECT_EQ(pool.held(), 1);
   EXPECT_EQ(pool.adopt({.tenant = 6}, story_from(0)), -1);
-  EXPECT_EQ(pool.adopt({.tenant = 5}, story_from(200)), blocks[2]);  // used again, so no longer the oldest
+  EXPECT_EQ(pool.adopt({.tenant = 5}, story_from(200)), blocks[2]);  // now the one used most recently
   pool.release(blocks[2]);
   EXPECT_EQ(pool.take(), blocks[0]);
   EXPECT_EQ(pool.adopt({.tenant = 5}, story_from(0)), -1) << "reused";
@@ -92,7 +93,7 @@ TEST(BlockPool, TheLongestUnheldIsReusedFirst) {
   EXPECT_EQ(pool.take(), blocks[3]);
   EXPECT_EQ(pool.take(), blocks[2]);
   EXPECT_THROW(pool.take(), Error);
-  // When the same text is published again, its holder gets the existing block.
+  // Publishing a block whose text is already published must return the block that was published first.
   pool.release(blocks[0]);
   const int32_t again = pool.take();
   EXPECT_EQ(pool.publish(again, {.tenant = 5}, story_from(100)), blocks[1]);

@@ -51,7 +51,7 @@ TEST(Config, RopeInBothForms) {
   Json both = older;
   both["rope_parameters"] = newer["rope_parameters"];
   EXPECT_EQ(parse(both).rope.theta, 500000.0);
-  both["rope_parameters"]["rope_theta"] = 10000.0;  // a reader of the other key would silently load another model
+  both["rope_parameters"]["rope_theta"] = 10000.0;  // now the two keys contradict each other
   EXPECT_THROW(parse(both), Error);
   Json renamed = older;
   renamed["rope_scaling"].erase("rope_type");
@@ -157,8 +157,8 @@ TEST(Config, RefusesWhatItCannotRun) {
   EXPECT_NO_THROW(parse(with("auto_map", {{"AutoModelForCausalLM", "evil.Model"}})));  // remote code is never run
 }
 
-// Returns a family's configuration as its authors published it before transformers 5 (the keys that matter), in a small
-// shape.
+// Adds small sizes to the keys that matter of a model family's published config.json (before transformers 5), and
+// parses the result.
 DecoderConfig family(Json published) {
   published.update({{"vocab_size", 1000},
                     {"hidden_size", 64},
@@ -181,7 +181,7 @@ Windows windows(const DecoderConfig& c) {
 TEST(Config, PublishedMistralAndQwen) {
   EXPECT_EQ(windows(family({{"model_type", "mistral"}, {"sliding_window", 4096}})), Windows(6, 4096));
   EXPECT_EQ(windows(family({{"model_type", "mistral"}, {"sliding_window", nullptr}})), Windows(6, 0));
-  EXPECT_EQ(windows(family({{"model_type", "mistral"}})), Windows(6, 4096));  // absent means the family's default
+  EXPECT_EQ(windows(family({{"model_type", "mistral"}})), Windows(6, 4096));  // the default of mistral
 
   const Json qwen = {{"model_type", "qwen2"},
                      {"sliding_window", 131072},
@@ -267,7 +267,8 @@ TEST(Config, PublishedMixtureAndYarn) {
   EXPECT_NEAR(yarn.rope.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
 }
 
-// The defaults of transformers 5.23: null means one for each head, an absent key the family's own number.
+// Defaults of transformers 5.23: null means as many kv heads as query heads, an absent key means the family's own
+// number.
 TEST(Config, KeyHeadsThatAreLeftOutAreTheFamilys) {
   const std::pair<const char*, int64_t> families[] = {{"llama", 32}, {"mistral", 8}, {"qwen2", 32},
                                                       {"qwen3", 32}, {"gemma2", 4},  {"gemma3_text", 4},

@@ -11,7 +11,7 @@
 namespace specdec::model {
 namespace {
 
-// Runs f() as code on a device, and returns what kind of failure comes out of it, with its message.
+// Runs f() as code on a device. Returns the kind of the error that it throws, and its message.
 std::string failure_of(const std::function<void()>& f) {
   try {
     with_device_errors(f);

@@ -1,4 +1,4 @@
-// Writes EAGLE-3 heads with what they answer, for tests/package/engines/eagle_loaders_test.py.
+// Writes EAGLE-3 heads and their outputs for tests/package/engines/eagle_loaders_test.py.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -31,8 +31,9 @@ std::span<const std::byte> bytes_of(const at::Tensor& t) {
   return {static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes()};
 }
 
-// Writes the head in both layouts, and one pass of it over a row of tokens: its inputs (the target's tokens, those
-// after each of them, tapped hidden states) and its outputs (the states that it feeds back, logits of all ids).
+// Writes the head in both layouts, and the inputs and outputs of one pass over a row of tokens. Inputs: the target's
+// tokens, the token after each of them, and tapped hidden states. Outputs: the states that the head feeds back, and
+// logits of all ids.
 void write_case(const fs::path& to, const EagleHead& head, const Decoder& target) {
   for (const char* name : {"plain", "speculators"}) fs::create_directories(to / name);
   save_eagle_head(head, to / "plain");
@@ -87,8 +88,8 @@ void write_variant(const fs::path& directory, const Variant& variant) {
   write_case(directory / variant.name, head, target);
 }
 
-// SPECDEC_EAGLE_WRITE names the folder to write. SPECDEC_EAGLE_HEADS lists trained heads as NAME=HEAD=TARGET, separated
-// by colons; they are written there again beside heads with random weights.
+// SPECDEC_EAGLE_WRITE names the folder to write. It gets heads with random weights, and the trained heads that
+// SPECDEC_EAGLE_HEADS lists as NAME=HEAD=TARGET, separated by colons.
 TEST(EagleFiles, ForTheEnginesLoaders) {
   const char* directory = std::getenv("SPECDEC_EAGLE_WRITE");
   if (!directory) GTEST_SKIP() << "SPECDEC_EAGLE_WRITE=DIR writes heads there for eagle_loaders_test.py";

@@ -1,4 +1,5 @@
-// Reads, writes and refuses EAGLE-3 heads, and checks what their passes see.
+// Tests reading, writing and refusing EAGLE-3 heads, and which earlier rows and states the rows of their passes depend
+// on.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -133,7 +134,7 @@ TEST(Eagle, TargetsWhoseRopeVariesWithTheTextAreRefused) {
   }
 }
 
-// One key of a good config.json is changed at a time. The message names the key.
+// Changes one key of a good config.json at a time, and expects an error that names the key.
 TEST(Eagle, ConfigsAreChecked) {
   const DecoderConfig target = eagle_target_config();
   const Json good = to_json(eagle_config_for(target));
@@ -177,7 +178,7 @@ TEST(Eagle, ConfigsAreChecked) {
   EXPECT_EQ(parse_eagle_config(good, target, "c").taps, (std::vector<int64_t>{2, 4, 5}));
 }
 
-// Writes a good head and then one of its tensors anew.
+// Saves a valid head, replaces or drops one of its tensors, and returns the error of loading the head.
 struct SavedEagle {
   Scratch scratch;
   Decoder target = eagle_target();
@@ -233,7 +234,7 @@ TEST(Eagle, TensorsAreChecked) {
   expect("embed_tokens.weight", at::zeros({40, 16}), "embed_tokens.weight is not the target's embedding");
 }
 
-// An embedding that equals the target's is dropped; one of another width is the head's own.
+// A head that is narrower than the target keeps its own embedding.
 TEST(Eagle, Embeddings) {
   const Scratch scratch;
   const Decoder target = eagle_target();
@@ -260,7 +261,7 @@ TEST(Eagle, Embeddings) {
   }());
 }
 
-// A row depends on its own token, its hidden state and the rows before it, and on nothing after it.
+// A row depends only on its own token and hidden state and on earlier rows.
 TEST(Eagle, RowsSeeThePastAlone) {
   const Decoder target = eagle_target();
   const EagleHead head = new_eagle_head(target, {}, 3, at::kFloat);
@@ -287,7 +288,7 @@ TEST(Eagle, RowsSeeThePastAlone) {
   }
 }
 
-// The taps are the residual stream after so many layers; layer 0 is the embedding.
+// A tap is the target's residual stream after a given number of layers; 0 layers gives the embedding.
 TEST(Eagle, TapsAreTheStatesAfterTheirLayers) {
   const Decoder target = eagle_target();
   const EagleConfig config = eagle_config_for(target.config);

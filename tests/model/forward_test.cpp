@@ -1,4 +1,4 @@
-// Tests the properties of an incremental forward pass that speculative decoding relies on.
+// Tests those properties of forward passes over cached sequences that speculative decoding relies on.
 #include "engine/forward/forward.h"
 
 #include <ATen/Parallel.h>
@@ -14,7 +14,7 @@
 namespace specdec::model {
 namespace {
 
-// Parameters: dtype of the matrices, kind of model, whether they are packed.
+// Parameters: dtype of the matrices, kind of model, and whether the matrices are packed.
 class Incremental : public ::testing::TestWithParam<std::tuple<at::ScalarType, const char*, bool>> {
  protected:
   Incremental()
@@ -38,16 +38,16 @@ class Incremental : public ::testing::TestWithParam<std::tuple<at::ScalarType, c
     return forward(decoder, std::span(&part, 1));
   }
   void expect_near(const at::Tensor& found, const at::Tensor& expected) const {
-    // In bf16 a router near a tie may take different experts in the two passes, which affects every later row.
+    // In bf16, a router near a tie may choose other experts in the two passes, which changes every later row.
     const bool routed = decoder.config.num_experts != 0 && dtype == at::kBFloat16;
     const at::Tensor errors = std::get<0>((found - expected).abs().max(-1));
     EXPECT_LT((routed ? errors.median() : errors.max()).item<double>(),
               tolerance * expected.abs().max().item<double>());
   }
   Decoder decoder;
-  at::ScalarType dtype;  // of everything except int8 matrices
-  // Allowed difference from the reference, relative to the largest logit. Inputs of products with int8 weights are
-  // rounded to 2^-15 of the largest input of their group.
+  at::ScalarType dtype;  // dtype of all tensors except int8 matrices
+  // The allowed difference from the reference, relative to the largest logit. Products with int8 weights round their
+  // inputs to 2^-15 of the largest input of a group.
   const double tolerance = std::get<0>(GetParam()) == at::kChar ? 1e-3 : dtype == at::kFloat ? 1e-5 : 4e-2;
   std::vector<int32_t> ids;
 };
@@ -184,8 +184,8 @@ TEST_P(Incremental, ObserversErrorComesOut) {
   EXPECT_EQ(kv.length(), 0);
 }
 
-// The branches of a tree are computed in one pass and are longer than the attention windows of 4 and 9 tokens. The
-// logits of each branch are bit-identical to those of the branch alone.
+// One pass computes all branches of a tree. The branches are longer than the attention windows of 4 and 9 tokens. The
+// logits of each branch must be bit-identical to those of the same tokens as a chain.
 TEST_P(Incremental, BranchesEqualTheirChains) {
   // Two chains from a common root: 0, 1 3 5 … and 2 4 6 ….
   const std::vector<int32_t> nodes(ids.begin() + 60, ids.begin() + 75);
@@ -225,8 +225,8 @@ INSTANTIATE_TEST_SUITE_P(Int8Models, Incremental,
                                             ::testing::Values(false)),
                          name_of);
 
-// Tests a decoder with int8 matrices, tied embeddings, and other tensors in fp32 or bf16. The quantisation error is
-// small, and a row has the same bits whichever other rows are in its pass.
+// Tests a decoder with int8 matrices, tied embeddings, and other tensors in fp32 or bf16. Its logits must be close to
+// those of the unquantised decoder. A row must have the same bits, whatever other rows the pass has.
 TEST(Int8Decoder, IsCloseToTheWideOneAndItsRowsStandAlone) {
   for (const auto side : {at::kFloat, at::kBFloat16}) {
     DecoderConfig c = config_like("llama");
@@ -252,16 +252,16 @@ TEST(Int8Decoder, IsCloseToTheWideOneAndItsRowsStandAlone) {
     EXPECT_TRUE(at::equal(run(int8, 4), alone));
     EXPECT_TRUE(at::equal(run(int8, 16), alone));
     const double nmse = ((alone - expected).square().sum() / expected.square().sum()).item<double>();
-    // Expected error: a group of 64 normal weights has its largest value at about 2.5 standard deviations s, so the
-    // int8 step is 2.5 s / 127, and the relative squared error of a matrix is step² / (12 s²), about 3e-5. The errors
-    // of about eight matrices in a row add up.
+    // Expected error: the largest of 64 normal weights (a group) is about 2.5 standard deviations s, so the int8 step
+    // is 2.5 s / 127. The relative squared error of a matrix, step² / (12 s²), is then about 3e-5. The errors of about
+    // eight matrices in a row add up.
     EXPECT_LT(nmse, 4e-4);
     EXPECT_GT(nmse, 1e-7);  // proves that the weights were quantised
   }
 }
 
-// The scaling of longrope changes at 24 tokens. However many tokens of a pass lie on either side of that border, the
-// logits equal those of passes of one token each.
+// longrope scales positions differently once a text has more than 24 tokens. The logits must equal those of passes of
+// one token each, wherever the text is cut into passes and whatever other sequences the passes have.
 TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
   DecoderConfig c = config_like("llama");
   c.rope.kind = RopeConfig::Kind::kLongRope, c.rope.original_max_position = 24, c.rope.attention_factor = 1.2;
@@ -285,7 +285,7 @@ TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
       parts.push_back(run(kv, at, std::min(count, 40 - at), static_cast<int64_t>(std::min(count, 40 - at))));
     EXPECT_TRUE(at::equal(at::cat(parts), alone)) << count;
   }
-  // One sequence is truncated below the border and continued, in passes with a short and a long sequence.
+  // Truncates the first sequence below the border and continues it in passes together with a short and a long sequence.
   KvCache first(c, at::kCPU, at::kFloat), second(c, at::kCPU, at::kFloat), third(c, at::kCPU, at::kFloat);
   run(first, 0, 30, 1), run(second, 0, 10, 0), run(third, 0, 35, 0);
   first.truncate(21);
@@ -304,8 +304,8 @@ TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
   const at::Tensor from_states =
       at::linear(kernels::rms_norm(last, decoder.weights.norm, c.rms_norm_eps), decoder.weights.lm_head);
   EXPECT_LT((from_states - expected).abs().max().item<double>(), 1e-4);
-  // A copy of the first `length` tokens of a cache has the right tokens and scaling. Both the copy and the original
-  // continue correctly below and above the border.
+  // prefix(length) must copy the first `length` tokens of a cache and the cache's rope scaling. The copy and the
+  // original must continue correctly below and above the border.
   for (const int64_t length : {0, 20, 30}) {
     KvCache copy = third.prefix(length);
     EXPECT_TRUE(at::equal(run(copy, static_cast<size_t>(length), 8, 8), alone.narrow(0, length, 8))) << length;

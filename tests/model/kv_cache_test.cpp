@@ -47,7 +47,8 @@ TEST(KvCacheTest, GrowsKeepsAndCounts) {
     EXPECT_THROW(kv.keep(200, wrong), Error);
 }
 
-// A cache and its expected content: a text, and for each token a value that depends on all tokens before it.
+// A cache and its expected content: a text, and one value per token that depends on this token and all tokens before
+// it.
 struct Checked {
   KvCache cache;
   uint64_t tenant;
@@ -116,7 +117,8 @@ std::vector<int32_t> story(int64_t length) {
   return out;
 }
 
-// Forks share every block; a cache that writes after the used part of a shared block gets its own copy, and only then.
+// Forks share all blocks. Before a cache writes after the used part of a shared block, it gets its own copy of the
+// block.
 TEST(KvCacheTest, ForksShareUntilTheyWrite) {
   const Caches p(10);
   Checked a = p.open(0);
@@ -135,7 +137,7 @@ TEST(KvCacheTest, ForksShareUntilTheyWrite) {
   Caches::extend(whole, std::vector<int32_t>{70});
   EXPECT_EQ(p.pool->held(), 5);
   for (const Checked* c : {&a, &b, &whole}) Caches::check(*c);
-  // Keeps a tree's path in blocks that other caches share.
+  // Keeping a path of a tree must not change blocks that another cache shares.
   const Checked c{a.cache.prefix(a.cache.length()), 0, a.text, a.values};
   a.cache.keep(kSpan + 1, std::vector<int64_t>{kSpan + 3, 2 * kSpan + 1});
   for (const int64_t place : {kSpan + 3, 2 * kSpan + 1})
@@ -163,19 +165,19 @@ TEST(KvCacheTest, WhatWasReadIsFoundAgain) {
   EXPECT_EQ(p.pool->held(), 3);
   Caches::extend(second, story(kSpan));  // a different text from here on
   Caches::check(second);
-  Caches::extend(early, story(2 * kSpan));  // prefilled twice: only one copy is kept
+  Caches::extend(early, story(2 * kSpan));  // same text as `first`; publish() below drops the copies
   EXPECT_EQ(p.pool->held(), 6);
   early.cache.publish();
   EXPECT_EQ(p.pool->held(), 4);
   Caches::check(early);
-  // Nothing is published without a budget.
+  // A cache without a memory budget publishes nothing.
   KvCache unbounded(p.config, at::kCPU, at::kFloat);
   EXPECT_EQ(unbounded.adopt(story(300), 1), 0);
   EXPECT_FALSE(unbounded.records());
 }
 
-// The holder of a published, then partly truncated block writes to it; a cache that adopted it before keeps its
-// content.
+// A block is published and adopted by a second cache. Then both caches truncate it and write other tokens. Each cache
+// must read its own tokens, and later users the published ones.
 TEST(KvCacheTest, PublishedBlocksDoNotChange) {
   const Caches p(6);
   Checked a = p.open(1), b = p.open(1);
@@ -199,7 +201,7 @@ TEST(KvCacheTest, PublishedBlocksDoNotChange) {
   Caches::check(other);
 }
 
-// Writes a random tree of `count` tokens and keeps the path to one of its nodes, or no node.
+// Writes a random tree of `count` tokens after the text, and keeps the path to a random node or nothing.
 void write_tree_and_keep_a_path(Checked& c, int64_t count, const std::function<int64_t(int64_t)>& below,
                                 const std::vector<std::unique_ptr<Checked>>& open) {
   const auto length = static_cast<int64_t>(c.text.size());

@@ -22,7 +22,7 @@ TEST(PrefixIndex, FindsAChainByKeyAndTokens) {
   EXPECT_EQ(index.size(), 2u);
 }
 
-// A reused block does not lead to the blocks that followed its old content.
+// A block that gets new content also gets a new serial, so the blocks that followed its old content are not found.
 TEST(PrefixIndex, ASerialIsNeverUsedTwice) {
   PrefixIndex index(2);
   index.resize(2);

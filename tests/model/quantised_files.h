@@ -1,4 +1,4 @@
-// Small checkpoints whose matrices are quantised, with random codes.
+// Makes small checkpoints whose matrices are quantised, with random codes.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,12 +15,12 @@
 namespace specdec::model {
 
 struct StoredTensor {
-  std::string dtype;  // its name in the file
+  std::string dtype;  // the dtype's name in safetensors
   at::Tensor data;
 };
 using StoredTensors = std::map<std::string, StoredTensor>;
 
-// Returns a config whose matrices fit the layout of codes.
+// Returns a config.json of a small model with sizes that the packed layouts support.
 inline Json quantised_config(const std::string& type, const std::string& dtype, Json quantization) {
   Json config = toy_config(type, 2);
   config["hidden_size"] = 64, config["intermediate_size"] = 96, config["num_attention_heads"] = 4,
@@ -55,7 +55,7 @@ class QuantisedCheckpoint {
     write_file_atomic(directory / "config.json", config_.dump());
   }
 
-  StoredTensors tensors;  // tests change them before they are written
+  StoredTensors tensors;  // tests may change these before write()
 
  private:
   void quantise(const std::string& name, const std::vector<int64_t>& shape) {
@@ -66,10 +66,10 @@ class QuantisedCheckpoint {
       integers(name, shape[0], shape[1], method == "awq");
   }
 
-  // Numbers of about the size of a toy decoder's.
+  // Random FP8 weights and scales whose products are about as large as the weights of a toy decoder.
   void fp8(const std::string& name, int64_t n, int64_t k) {
     tensors[name + "weight"] = {
-        "F8_E4M3", (at::randint(32, 72, {n, k}) + 128 * at::randint(0, 2, {n, k})).to(at::kByte)};  // sizes up to 3.75
+        "F8_E4M3", (at::randint(32, 72, {n, k}) + 128 * at::randint(0, 2, {n, k})).to(at::kByte)};  // at most 3.75
     std::vector<int64_t> scales = {n, 1};
     if (quantization_.contains("weight_block_size"))
       scales = {(n + 15) / 16, (k + 31) / 32};
@@ -79,7 +79,8 @@ class QuantisedCheckpoint {
         "F32", at::rand(scales) * 0.1 + 0.05};
   }
 
-  // GPTQ, or AWQ. Inputs of GPTQ's "desc_act" belong to groups at random, but alike where x is the same.
+  // Random weights of GPTQ or AWQ. With GPTQ's "desc_act" the groups of inputs are random, but equal for matrices that
+  // read the same inputs.
   void integers(const std::string& name, int64_t n, int64_t k, bool awq) {
     const int64_t bits = awq ? 4 : quantization_["bits"].get<int64_t>(), per = 32 / bits, most = int64_t{1} << bits;
     int64_t group = quantization_["group_size"].get<int64_t>();
@@ -108,7 +109,7 @@ class QuantisedCheckpoint {
     }
     tensors[name + "g_idx"] = {"I32", index};
   }
-  // Joins the integers of the last dimension, shifted, to one of 32 bits.
+  // Packs the integers along the last dimension into one 32-bit integer, each shifted to its place.
   static at::Tensor packed(const at::Tensor& integers, const at::Tensor& shifts) {
     return integers.bitwise_left_shift(shifts).sum(-1).to(at::kInt).contiguous();
   }

@@ -1,4 +1,4 @@
-// Configurations of small decoders.
+// Configurations of small decoders for tests.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace specdec::model {
 
-// Returns the configuration of a small Llama, or of a small model that combines as many features of other families as
-// possible.
+// Returns the configuration of a small Llama. For another `kind`, returns a configuration that combines as many
+// features of other families as possible.
 inline DecoderConfig config_like(const std::string& kind) {
   DecoderConfig c;
   c.model_type = "llama";

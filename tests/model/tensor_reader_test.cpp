@@ -14,7 +14,7 @@ using namespace specdec::testing;
 
 constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
 
-// A file with one tensor, `t`.
+// A checkpoint whose file has one tensor, named `t`.
 struct OneTensor {
   Scratch scratch;
   explicit OneTensor(const at::Tensor& tensor) {

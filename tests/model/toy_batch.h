@@ -1,4 +1,4 @@
-// Caches that hold texts, and the rows that continue them in one pass.
+// Makes caches that hold texts, and a pass over rows that continue the texts.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,7 +12,7 @@
 
 namespace specdec::model {
 
-// Tokens that depend on the number alone.
+// Returns `count` tokens that are determined by `number`.
 inline std::vector<int32_t> tokens_of(int64_t number, int64_t count) {
   std::vector<int32_t> out;
   for (int64_t i = 0; i < count; ++i) out.push_back(static_cast<int32_t>((number * 31 + i * 7 + i * i) % 61));
@@ -24,7 +24,7 @@ struct Text {
   std::vector<int> parents = {};
 };
 
-// Caches that already hold a text each, and the parts that continue them.
+// A pass that continues several texts. Each text has a cache, which already holds its first `before` tokens.
 class Batch {
  public:
   Batch(const Decoder& decoder, const std::vector<Text>& texts) {
@@ -60,7 +60,7 @@ class Batch {
   std::vector<SequencePart> parts_;
 };
 
-// Texts of several lengths, one of them with a tree.
+// Texts of several lengths, one of which continues as a tree.
 inline const std::vector<Text> kTexts = {{0, 3, 3}, {70, 1, 1}, {5, 5, 4, {-1, -1, 0, 1, 3}}, {63, 2, 0}, {130, 4, 2}};
 
 }  // namespace specdec::model

@@ -1,4 +1,4 @@
-// Small decoders with random weights.
+// Makes small decoders with random weights.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -26,12 +26,12 @@ inline Json toy_config(const std::string& type, int64_t layers) {
           {"torch_dtype", "bfloat16"}};
 }
 
-// Returns a decoder whose logits differ by a few units, as those of trained decoders do.
+// Returns a decoder whose logits differ by a few units, like those of trained decoders.
 inline Decoder toy_decoder(const Json& config, uint64_t seed = 1) {
   Decoder decoder = random_decoder(parse_decoder_config(config, "toy"), seed, at::kCPU, at::kFloat);
   uint64_t number = 0;
   decoder.weights.visit(decoder.config, [&](const std::string& name, at::Tensor& tensor) {
-    at::manual_seed(seed * 1000 + ++number);  // no two tensors have the same values
+    at::manual_seed(seed * 1000 + ++number);  // so that tensors differ
     if (tensor.dim() == 1) {
       tensor = tensor + 0.2 * at::randn(tensor.sizes());
     } else {

@@ -1,5 +1,5 @@
-// Ranks as threads that run one at a time: a rank that waits for the others lets them run. So code that is not made for
-// several threads can be run by ranks. A rank that waits for one that has ended throws DeviceLost.
+// Runs ranks as threads, of which only one runs at a time, so that several ranks can run code that is not thread-safe.
+// While a rank waits for the others, they run. A rank that waits for a rank that has ended throws DeviceLost.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,7 +22,8 @@ class Turns {
  public:
   explicit Turns(int count) : given_(static_cast<size_t>(count)) {}
 
-  // Calls f(group) on each of `count` ranks. When all have ended, returns what each has thrown; "": nothing.
+  // Calls f(group) on each of `count` ranks and waits for all. Returns the error text of each rank, "" without an
+  // error.
   static std::vector<std::string> run(int count,
                                       const std::function<void(const std::shared_ptr<const ShardGroup>&)>& f) {
     Turns turns(count);
@@ -46,7 +47,7 @@ class Turns {
   }
 
  private:
-  // Returns what all ranks gave. The caller has the turn.
+  // Passes `own` to all ranks and returns the tensors of all ranks. Must be called by the rank whose turn it is.
   std::vector<at::Tensor> exchange(int rank, const at::Tensor& own) {
     given_[static_cast<size_t>(rank)] = own.clone();
     std::unique_lock lock(turn_, std::adopt_lock);

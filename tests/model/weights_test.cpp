@@ -28,7 +28,7 @@ DecoderConfig tiny(bool tied = false) {
   return c;
 }
 
-// A checkpoint in memory that tests modify.
+// A checkpoint in memory that tests can modify.
 struct Stored {
   std::vector<std::string> names;
   std::vector<at::Tensor> tensors;
@@ -147,7 +147,8 @@ TEST(Weights, WrongTensorsAreErrors) {
             "loaded");
 }
 
-// Engines disagree about such a checkpoint: some use the stored matrix, others the embedding.
+// If a checkpoint ties lm_head to the embedding but stores a different lm_head.weight, some engines use this matrix and
+// others the embedding. Loading must therefore fail.
 TEST(Weights, ATiedHeadThatDiffersFromTheEmbeddingIsAnError) {
   const Scratch scratch;
   Decoder decoder = random_decoder(tiny(true), 7, at::kCPU, at::kFloat);
@@ -170,7 +171,7 @@ TEST(Weights, ATiedHeadThatDiffersFromTheEmbeddingIsAnError) {
                         [&] { load_head(scratch.root(), at::kCPU, at::kFloat); });
 }
 
-// transformers 5 keeps a layer's experts in two tensors, and writes them so if it is asked not to convert them back.
+// transformers 5 joins all experts of a layer in two tensors, and on request writes checkpoints in this form.
 TEST(Weights, ExpertsInJoinedTensors) {
   for (const std::string type : {"qwen3_moe", "mixtral"}) {
     const Scratch scratch;
@@ -273,7 +274,7 @@ TEST(MemoryPlan, CountsAndRefuses) {
   MemoryPlan plan = plan_memory({c, at::kFloat, &c, at::kBFloat16, 3, 100, at::kCPU});
   EXPECT_EQ(plan.target_bytes, 4 * num_parameters(c));
   EXPECT_EQ(plan.draft_bytes, 2 * num_parameters(c));
-  // sequences × tokens in whole blocks × (k, v) × layers × G × D × bytes
+  // The factors: sequences, tokens in whole blocks, (k, v) × layers × key heads × head size, bytes of target and draft.
   EXPECT_EQ(plan.cache_bytes(), 3 * 128 * (2 * 2 * 2 * 6) * (4 + 2));
   EXPECT_GT(plan.available_bytes, 1 << 20);
   EXPECT_NO_THROW(check_memory(plan));
@@ -319,7 +320,8 @@ TEST(MemoryPlan, LeavesPartOfAGpuToWhatNoPlanCounts) {
   EXPECT_EQ(plannable_bytes(kGiB / 2, 24 * kGiB), 0) << "others use it";
 }
 
-// A head is no decoder with an embedding of its own: it has `fc`, wider inputs and its own few rows of lm_head.
+// The memory of an EAGLE-3 head differs from that of a decoder with the same layer: a head has `fc`, wider inputs, no
+// embedding and few rows of lm_head.
 TEST(MemoryPlan, CountsAHeadAsOne) {
   DecoderConfig target = tiny();
   target.num_layers = 8;
@@ -340,8 +342,8 @@ TEST(MemoryPlan, CountsAHeadAsOne) {
   EXPECT_EQ(plan_of().draft_bytes, 2 * (num_parameters(head) + target.vocab_size * 16)) << "its embedding is its own";
 }
 
-// If memory is short, the caches are made smaller first, then the draft becomes int8, and last the draft is left out.
-// The memory that a smaller draft saves becomes available to the caches.
+// If memory is short, the caches shrink first. Next, the draft becomes int8, and the caches may use the memory that
+// this saves. Last, the draft is left out.
 TEST(MemoryPlan, GivesUpWhatItCan) {
   const DecoderConfig c = tiny();
   constexpr int64_t kSequences = 8, kTokens = 320;

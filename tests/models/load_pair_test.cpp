@@ -27,8 +27,8 @@ struct ModelArgument : RealModels {
     fs::copy(target, repository() / "snapshots" / commit, fs::copy_options::recursive);
     write_file_atomic(repository() / "refs" / revision, commit + "\n");
   }
-  // Makes a package of the pair as `specdec package` does. With a `reference` the target is not copied into the
-  // package.
+  // Makes a package of the pair as `specdec package` does. If `reference` (a name at a hub) is given, the package names
+  // the target instead of containing it.
   std::string package(const std::string& reference = "") {
     const fs::path directory = root / "pack";
     fs::create_directories(directory);
@@ -120,7 +120,7 @@ TEST_F(ModelArgument, StaleDraftIsNotLoaded) {
   bind(fingerprint_model(target));
   EXPECT_EQ(load_pair(pair()).binding, BindingState::kBound);
   EXPECT_EQ(load_pair(pair()).warning, "");
-  bind(fingerprint_model(draft));  // made for another model
+  bind(fingerprint_model(draft));  // now the draft says that it was made for another target
   const LoadedPair refused = load_pair(pair());
   EXPECT_EQ(refused.binding, BindingState::kStale);
   EXPECT_FALSE(refused.target || refused.draft);
@@ -157,7 +157,7 @@ TEST_F(ModelArgument, PackageBringsItsDraftAndItsBinding) {
   EXPECT_EQ(loaded.package_digest, package_digest(directory));
   o.speculate = false;
   EXPECT_FALSE(load_pair(o).draft);
-  o.draft = draft.string();  // another draft for the packaged target
+  o.draft = draft.string();  // the packaged target with another draft
   EXPECT_EQ(load_pair(o).draft_dir, fs::path(draft));
   write_file_atomic(fs::path(directory) / "draft" / "generation_config.json", "{}");
   error_of(ErrorKind::kData, [&] { resolve_model(directory); });
@@ -170,7 +170,7 @@ TEST_F(ModelArgument, PackageThatNamesItsTarget) {
   o.target = directory;
   o.draft.clear();
   EXPECT_EQ(load_pair(o).binding, BindingState::kBound);
-  // The name now resolves to another model.
+  // Replaces the cached model, so that the target's name at the hub refers to another model.
   const fs::path snapshot = repository() / "snapshots" / "0123abcd";
   fs::remove_all(snapshot);
   fs::copy(draft, snapshot, fs::copy_options::recursive);

@@ -38,7 +38,7 @@ struct RealModels : testing::Test {
   }
 
   fs::path root;
-  // The path root / name, computed at each use because SetUp() sets `root` after this member is constructed.
+  // The path root / name. It is computed at each use, because SetUp() sets `root` after this member is constructed.
   struct Below {
     const fs::path& root;
     const char* name;

@@ -1,5 +1,5 @@
-// Tests checks whose sources have traffic that cannot be judged. Evidence of long ago is not "healthy", and a server
-// without traffic is no alarm.
+// Tests checks of sources whose traffic cannot be judged. Old evidence must not count as "healthy", and a server
+// without traffic must not raise an alarm.
 #include <gtest/gtest.h>
 
 #include "monitor/statistics/counter_chart.h"
@@ -13,7 +13,7 @@ class Blind : public Monitored {
  protected:
   Blind() { options.sources = {server.url()}; }
 
-  // Returns the series of one replica that has made `steps` steps with K = 1 at this overlap.
+  // Returns the /metrics lines of a replica `pod` that has made `steps` steps with K = 1 at mean overlap `overlap`.
   static std::string replica(const std::string& pod, double steps, double overlap) {
     const auto line = [&](const std::string& name, const std::string& position, double value) {
       const std::string labels = (pod.empty() ? "" : "pod=\"" + pod + "\"") + (pod.empty() ? position : "," + position);
@@ -31,7 +31,7 @@ class Blind : public Monitored {
     clock.now += 300;
     return check(options, clock);
   }
-  // Makes looks at one good replica until a verdict is possible.
+  // Runs checks of one good replica until the verdict is "healthy".
   void judged_before() {
     CheckResult r;
     for (int i = 0; i < 13; ++i) r = see(replica("", steps += 1000, 0.7));
@@ -63,7 +63,8 @@ TEST_F(Blind, NewNamesAtEachLookAreNotHealthyForEver) {
   EXPECT_EQ(r.verdict, Verdict::kHealthy) << r.reason;
 }
 
-// A replica that is judged does not speak for a fleet whose other replicas have new names at each look.
+// In each check, one small replica can be judged, and the large replicas have new names, so they cannot be judged. The
+// verdict becomes inconclusive.
 TEST_F(Blind, OneSmallReplicaDoesNotStandForTheOthers) {
   judged_before();
   CheckResult r;
@@ -87,7 +88,8 @@ TEST_F(Blind, StepsWithoutTestedPositionsAreNotHealthyForEver) {
   expect_blind(r);
 }
 
-// At night nothing is asked. The verdict stays, and the line says since when there is nothing new.
+// Without traffic (at night) the verdict stays "healthy", and the reason names the time since when there was nothing
+// new to judge.
 TEST_F(Blind, AQuietServerIsNoAlarm) {
   judged_before();
   CheckResult r;
@@ -96,14 +98,14 @@ TEST_F(Blind, AQuietServerIsNoAlarm) {
     ASSERT_EQ(r.verdict, Verdict::kHealthy) << i << ": " << r.reason;
   }
   EXPECT_NE(r.reason.find("nothing new to judge since 2023-11-14T23:"), std::string::npos) << r.reason;
-  steps = 0;  // it is restarted, and then quiet
+  steps = 0;  // the server is restarted and then has no traffic
   for (int i = 0; i < 40; ++i) {
     r = see(replica("", 5, 0.6) + replica("new", 0, 0));
     ASSERT_EQ(r.verdict, Verdict::kHealthy) << i << ": " << r.reason;
   }
 }
 
-// Few requests are waited for, however long their tokens take to be enough.
+// A server with little traffic stays "healthy", however many checks it takes until a bucket has enough counts.
 TEST_F(Blind, ASlowServerIsNoAlarm) {
   judged_before();
   for (int i = 0; i < 120; ++i) {
@@ -134,7 +136,7 @@ TEST_F(Blind, RequestsThatCannotBeJudgedAreNotHealthyForEver) {
   EXPECT_NE(r.reason.find("decoded without the draft"), std::string::npos) << r.reason;
 }
 
-// Whatever else is noted, nothing is known as long as too little was judged.
+// With too little judged data the verdict is inconclusive, even if a source cannot be read at the same time.
 TEST_F(Blind, ASourceThatIsSetAsideDoesNotHideThatNothingWasJudged) {
   fs::create_directory(dir / "empty");
   specdec::testing::put(dir / "empty/none.jsonl", "");
@@ -147,7 +149,7 @@ TEST_F(Blind, ASourceThatIsSetAsideDoesNotHideThatNothingWasJudged) {
   EXPECT_NE(r.reason.find("nosuch"), std::string::npos) << r.reason;
 }
 
-// One line that names another target, beside replicas that name none.
+// One specdec:info line that names another target must not outvote replicas that name no target.
 TEST_F(Blind, OneInfoLineDoesNotOutvoteTheOtherReplicas) {
   const auto info = [](const std::string& pod) {
     return "specdec:info{pod=\"" + pod + "\",draft=\"aaaaaaaaaaaa\",target=\"bbbbbbbbbbbb\"} 1\n";
@@ -168,7 +170,8 @@ TEST_F(Blind, OneInfoLineDoesNotOutvoteTheOtherReplicas) {
   EXPECT_EQ(see(fleet() + all).verdict, Verdict::kStaleTarget) << "all of them: at the first look";
 }
 
-// Where replicas count, the line of one that counts nothing is no evidence, also beside a single replica.
+// If any replica has counters, the specdec:info line of a replica without counters only causes a warning. It does not
+// show that another target is served.
 TEST_F(Blind, AnInfoLineWithoutCountersIsNoReplica) {
   CheckResult r;
   for (int i = 0; i < 13; ++i)
@@ -184,7 +187,8 @@ TEST_F(Blind, ARecordOfTheFutureIsNotTheNewest) {
   EXPECT_EQ(look().exit_code, 0);
   written = 10000 + 23 * 3600;
   write_requests(12, 0.80, 0.60, "own", "0123456789ab");
-  // The check that learns of another target reads the records again at the next one.
+  // The first check that finds another target does not store its positions in the records, so the next check reads the
+  // same records again.
   for (int i = 0; i < 2; ++i) EXPECT_EQ(check(options, clock).verdict, Verdict::kStaleTarget);
   written = 10000 + 60;
   clock.now = 600;
@@ -203,7 +207,7 @@ TEST_F(Blind, ANewTargetAtEachLookIsOneAlarm) {
   EXPECT_EQ(specdec::testing::get(dir / "runs"), "stale_target\n");
 }
 
-// The state stays readable however many replicas come and go before a bucket is full.
+// However many replicas come and go before a bucket is full, the state stays small enough to be read.
 TEST_F(Blind, ReplicasThatComeAndGoAreForgotten) {
   judged_before();
   for (int i = 0; i < 14; ++i) {
@@ -214,7 +218,7 @@ TEST_F(Blind, ReplicasThatComeAndGoAreForgotten) {
   EXPECT_LT(fs::file_size(options.state), 4u << 20);
 }
 
-// The history is never shortened, so a page must not be able to fill it.
+// The history is never shortened, so a page must not be able to write without limit into it.
 TEST_F(Blind, WhatIsSetAsideIsCountedAndNotListed) {
   judged_before();
   std::string bad;

@@ -87,8 +87,8 @@ TEST_F(Monitored, ManySmallLooksAreOneLargeOne) {
   EXPECT_EQ(State(options.state).value("detector"), State(once.state).value("detector")) << "bit for bit";
 }
 
-// The gate predicted 1.7 / (0.4 + 1.1) = 1.133 for K = 1 at overlap .70. It measured less, because predictions omit
-// some costs. At .67 the prediction is 1.113, which is still above 1.
+// At overlap .70 the prediction for K = 1 is 1.7 / (0.4 + 1.1) = 1.133; at .67 it is 1.113, still above 1. But the gate
+// measured less than it predicted, because predictions omit some costs.
 TEST_F(Monitored, WorthIsWhatWasMeasuredScaledByThePredictions) {
   const auto measured = [this](const std::string& name, double speedup) {
     make_package(name, 0, [speedup](ValidationReport& r) {
@@ -117,7 +117,7 @@ TEST_F(Monitored, AcknowledgingStartsAnew) {
   EXPECT_EQ(look().verdict, Verdict::kDrift);
 }
 
-// The package refers to its target by name, and the hub's branch moves.
+// The package names its target by a hub name. Each check must resolve it again, because the hub's branch may move.
 TEST_F(Monitored, AHubNameIsAskedForEachTime) {
   write_requests(600, 0.80, 0.60);
   fs::rename(dir / "p" / "target", dir / "hub");
@@ -156,7 +156,8 @@ TEST_F(Monitored, AChangedTargetComesBeforeEverything) {
   EXPECT_EQ(look().verdict, Verdict::kDrift) << "what the bound target's records said is remembered";
 }
 
-// --target is one of our own servers. Its fingerprint decides before acceptance is judged.
+// --target is a specdec server, which states its target's fingerprint. Any other fingerprint gives stale_target,
+// whatever the acceptance is.
 TEST_F(Monitored, AnEndpointAsTarget) {
   write_requests(600, 0.80, 0.60);
   std::atomic<bool> updated = false;
@@ -178,7 +179,7 @@ TEST_F(Monitored, AnEndpointAsTarget) {
   EXPECT_EQ(look().verdict, Verdict::kDrift) << "what the bound target's records said is remembered";
 }
 
-// The engine's backends are being updated. Nothing is judged, and the state remembers the update.
+// During a rolling update of the endpoint's backends nothing is judged, and the state remembers the update.
 TEST_F(Monitored, AnEndpointThatIsBeingUpdated) {
   write_requests(600, 0.80, 0.60);
   ToyModel before(5), after(5, 0.05);
@@ -218,7 +219,7 @@ TEST_F(Monitored, RecordsOfOtherPairsAreNotMixedIn) {
       << r.json["evidence"]["notes"];
 }
 
-// Records that name their target say what is served, although --target was not given.
+// Without --target, the records decide which target is served.
 TEST_F(Monitored, RecordsOfAnotherTargetAreBelieved) {
   write_requests(100, 0.80, 0.60);
   EXPECT_EQ(look().verdict, Verdict::kHealthy);
@@ -247,13 +248,13 @@ TEST_F(Monitored, RecordsOfAnotherTargetAreBelieved) {
   EXPECT_EQ(r.json["state"], "HEALTHY");
 }
 
-// However long another target is served, each record is read once, and records that name no target are not judged.
+// While another target is served, each record is read only once, and records without a target are not judged.
 TEST_F(Monitored, WhileAnotherTargetIsServedRecordsAreReadOnce) {
   write_requests(100, 0.80, 0.60);
   look();
   write_requests(60, 0.10, 0.10, "own", "0123456789ab");
   EXPECT_EQ(look().exit_code, 5);
-  int64_t before = 60;  // the check that notices the other target judges none of its 60 records
+  int64_t before = 60;  // records read by the check that noticed the other target; the next check reads them again
   for (int i = 0; i < 5; ++i) {
     write_requests(200, 0.10, 0.10, "own", "");
     const CheckResult r = look();
@@ -280,7 +281,8 @@ TEST_F(Monitored, WhileAnotherTargetIsServedRecordsAreReadOnce) {
   EXPECT_EQ(r.json["evidence"].value("without_target", -1), 0);
 }
 
-// A damaged copy says nothing about what is served, so records that name no target are judged as usual.
+// A damaged copy of the target in the package does not show that another target is served, so records without a target
+// are judged as usual.
 TEST_F(Monitored, ADamagedCopyLosesNoRecord) {
   fs::rename(dir / "p/target", dir / "whole");
   testing::write_tiny_model(dir / "p/target", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
@@ -322,7 +324,7 @@ TEST_F(Monitored, BrokenLinesAreReported) {
   EXPECT_EQ(get(options.state).find("Jane"), std::string::npos);
 }
 
-// An impossible or future time makes a line broken. Drift in later lines is still noticed.
+// A record whose time is impossible or in the future counts as a broken line. Drift in later lines is still noticed.
 TEST_F(Monitored, AbsurdTimesAreBrokenLines) {
   const std::string good = [this] {
     write_requests(100, 0.80, 0.60);
@@ -361,7 +363,7 @@ TEST_F(Monitored, ABadSourceIsSetAsideAndNamed) {
   put(dir / "prompts.jsonl", prompts);
   options.sources = {dir / "prompts.jsonl"};
   expect_error(ErrorKind::kData, {"prompts.jsonl: no acceptance record in 40 lines"}, [&] { look(); });
-  // serve --record writes the records of acceptance to a folder of their own.
+  // `serve --record` writes acceptance records to the subfolder "acceptance".
   put(dir / "recorded/traffic.jsonl", prompts);
   put(dir / "recorded/acceptance/log.jsonl", get(dir / "log.jsonl"));
   options.sources = {dir / "recorded"};
@@ -394,7 +396,7 @@ TEST_F(Monitored, TheReasonSaysWhatIsMissing) {
   EXPECT_EQ(r.json["next"], "specdec monitor status --state " + options.state.string());
 }
 
-// The database, the report, the history and errors show where a URL leads, but no key.
+// The database, the report, the history and error messages show the host of a URL, but none of its secrets.
 TEST_F(Monitored, SecretsAreNowhere) {
   Loopback server;
   server.page("vllm:spec_decode_num_drafts_total 5\n");
@@ -417,7 +419,8 @@ TEST_F(Monitored, SecretsAreNowhere) {
   nowhere(testing::error_of([&] { look(); }, ErrorKind::kNetwork));
   options.sources = {dir / "log.jsonl"};
   write_requests(100, 0.80, 0.60, "own", "0123456789ab");
-  // This makes a transition: the webhook is written down, fails, and is left for the next check.
+  // The verdict makes a transition, so a post to the webhook is recorded; it fails and stays pending for the next
+  // check.
   const CheckResult r = look();
   EXPECT_EQ(r.json["actions"][0]["kind"], "webhook") << r.json["actions"];
   nowhere(r.json.dump());
@@ -479,7 +482,7 @@ TEST(AlarmLevel, FollowsTheVolume) {
 TEST(MonitorExitCode, FollowsFailOn) {
   struct Row {
     Verdict verdict;
-    int warn, drift, stale;  // exit codes with --fail-on warn, drift and stale
+    int warn, drift, stale;  // exit code with each value of --fail-on
   };
   for (const Row& row : {Row{Verdict::kHealthy, 0, 0, 0}, Row{Verdict::kWarn, 3, 0, 0}, Row{Verdict::kDrift, 3, 3, 0},
                          Row{Verdict::kNotWorthIt, 6, 6, 0}, Row{Verdict::kInconclusive, 4, 4, 4},

@@ -56,7 +56,7 @@ TEST(Exposition, AbsentIsNotZero) {
   EXPECT_FALSE(parse_exposition("", "page").any);
 }
 
-// The text format allows blanks and tabs between all tokens.
+// The text format allows blanks and tabs between all parts of a line.
 TEST(Exposition, BlanksMayStandEverywhere) {
   for (const std::string line :
        {"vllm:spec_decode_num_drafts_total{ engine = \"0\" , model_name = \"m\" } 4",
@@ -69,7 +69,7 @@ TEST(Exposition, BlanksMayStandEverywhere) {
   }
 }
 
-// A line that has nothing to do with acceptance never refuses the page, and neither does a position beyond the limit.
+// Malformed lines of other series, and positions above the limit, do not make the page an error.
 TEST(Exposition, OtherLinesMayBeOdd) {
   const std::string good = "vllm:spec_decode_num_drafts_total 4\n",
                     position = "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"";
@@ -105,7 +105,7 @@ TEST(Exposition, APageThatMayBeCutIsRefused) {
     EXPECT_THROW(require_whole_page(page + end, open, "page"), PageError);
 }
 
-// Ray Serve and KServe export the engine's counters under longer names.
+// Ray Serve and KServe export an engine's counters under longer names, which count as the engine's own.
 TEST(Exposition, RenamedSeriesAreTheEngines) {
   for (const char* name : {"ray_vllm_spec_decode_num_drafts_total", "ray_vllm:spec_decode_num_drafts_total",
                            "kserve_vllm:spec_decode_num_drafts_total", "vllm_spec_decode_num_drafts_total"}) {
@@ -127,8 +127,8 @@ TEST(Exposition, LabelsThatAreNoNamesComeBack) {
   EXPECT_EQ(difference(c, c).drafts, 0);
 }
 
-// Reads the lines of $SPECDEC_PAGE and writes one JSON object for each to $SPECDEC_PAGE_OUT, to be compared with what
-// prometheus_client reads (prometheus_client_test.py).
+// Parses each line of the file $SPECDEC_PAGE and writes the results as JSON to $SPECDEC_PAGE_OUT, for
+// prometheus_client_test.py.
 TEST(Exposition, LinesForPrometheusClient) {
   const char *const in = std::getenv("SPECDEC_PAGE"), *const out = std::getenv("SPECDEC_PAGE_OUT");
   if (!in || !out) GTEST_SKIP() << "SPECDEC_PAGE is not set: prometheus_client_test.py sets it";
@@ -177,10 +177,9 @@ TEST(Counters, DifferencesAreBySeriesAndReplica) {
                             "page");
   };
   EXPECT_EQ(difference(page(15, 9, 22), page(10, 7, 20)).accepted_at, (std::vector<double>{7, 2}));
-  // Engine 0 was restarted, which the sum alone (30 to 34) would not show. All of its series start anew, including the
-  // second one.
+  // Engine 0 was restarted, although the sum of both engines still rose (30 to 34). All of its series start anew.
   EXPECT_EQ(difference(page(3, 8, 31), page(10, 7, 20)).accepted_at, (std::vector<double>{14, 8}));
-  // Counts that a new replica made before we saw it are ignored.
+  // Counts that a new replica made before its first scrape are ignored.
   EXPECT_EQ(difference(page(15, 9, 500), page(10, 7, -1)).accepted_at, (std::vector<double>{5, 2}));
   EXPECT_EQ(difference(page(15, 9, -1), page(10, 7, 500)).accepted_at, (std::vector<double>{5, 2}));
   const Counters before = parse_exposition(kPage, "page");
@@ -189,7 +188,7 @@ TEST(Counters, DifferencesAreBySeriesAndReplica) {
   EXPECT_TRUE(counters_from_json({{"any", true}, {"drafts", 4}}, "older").series.empty());
 }
 
-// Of several replicas, one with impossible numbers is set aside, and one that serves another pair is removed.
+// A replica with impossible numbers is left out, and a replica that serves another pair of models is removed.
 TEST(Counters, ABadReplicaIsSetAside) {
   const auto page = [](const std::string& b, const std::string& target) {
     return parse_exposition(
@@ -223,7 +222,8 @@ TEST(Counters, ABadReplicaIsSetAside) {
   EXPECT_EQ(rise.set_aside.front(), "{instance=\"b\"}: a counter rose faster than any server can count");
 }
 
-// Prometheus refuses a page with a series twice. Their sum would be a count of two servers, their last value of one.
+// If a page has a series twice, the series' replica is left out, because the values may belong to two servers.
+// (Prometheus refuses such a page.)
 TEST(Exposition, ASeriesTwiceIsSetAside) {
   const std::string a = "vllm:spec_decode_num_drafts_total{engine=\"0\"} 4\n",
                     b = "vllm:spec_decode_num_drafts_total{engine=\"1\"} 7\n";
@@ -237,7 +237,7 @@ TEST(Exposition, ASeriesTwiceIsSetAside) {
       << "one counter under two names";
 }
 
-// A pod that gets another name is another replica: it has no earlier counts, and the old one's are no reset.
+// A pod under a new name is a new replica without earlier counts. That the old name is gone is not a restart.
 TEST(Difference, ARenamedPodBeginsAnew) {
   const auto page = [](const std::string& pod, double drafts) {
     return parse_exposition("vllm:spec_decode_num_drafts_total{pod=\"" + pod + "\"} " + std::to_string(drafts) + "\n",
@@ -309,7 +309,7 @@ TEST(Prometheus, IsAskedForTheRawCountersUnderTheMatch) {
   expect_error(ErrorKind::kUsage, {"match={"}, [&] { read_counters("prometheus+" + address + "?query=up", "", ""); });
 }
 
-// Reads pages from the engines' own exporters; fixtures/engines.py says how they were made.
+// Reads pages that the engines' own exporters wrote; fixtures/engines.py says how.
 Counters fixture(const std::string& name) {
   return parse_exposition(testing::get(fs::path(source_folder()) / "tests/monitor/fixtures" / name), name);
 }
@@ -339,8 +339,8 @@ TEST(Fixtures, EveryEnginesPageIsRead) {
   for (const Counters& c : {vllm, sglang, trt, llama}) EXPECT_TRUE(c.any);
 }
 
-// Feeds buckets of 1,000 steps with K = 3 and conditional acceptance .8 .7 .6, counted as each engine counts them, and
-// then buckets with lower acceptance.
+// For each engine's way of counting: feeds a chart with buckets of 1,000 steps with K = 3 and conditional acceptance .8
+// .7 .6, then with lower acceptance, which must raise an alarm.
 TEST(Fixtures, EveryEnginesDropIsSeen) {
   RolloutFigures gate;
   gate.k = 3;
@@ -377,7 +377,7 @@ TEST(Fixtures, EveryEnginesDropIsSeen) {
     if (engine != "sglang") continue;
     CounterChart blind(gate);
     Counters lost = bucket(0);
-    lost.generated = 0;  // the series is not on the page
+    lost.generated = 0;  // as if the page had no such series
     for (int i = 0; i < 2; ++i) EXPECT_TRUE(blind.add(lost));
     EXPECT_EQ(blind.view("").judged, 0) << "an acceptance of 0 is not learnt as what is usual";
     EXPECT_NE(blind.note().find("generated tokens"), std::string::npos) << blind.note();
@@ -410,7 +410,7 @@ TEST(Fetch, ReadsAPageAndNamesWhatFailed) {
   expect_error(ErrorKind::kNetwork, {"file"}, [] { fetch("file:///etc/passwd"); });
 }
 
-// An answer that stays is an error to mend, and not "try again" for ever.
+// A bad reply that would stay the same at a retry is kData (fix the configuration), not kNetwork (try again).
 TEST(Fetch, AnswersThatStayAreToldApart) {
   Loopback server, other;
   server.page("", 302);

@@ -99,7 +99,7 @@ TEST(Detector, ImpossibleEvidenceNeitherOverflowsNorStops) {
   EXPECT_GT(detector.log_evidence(), std::log(1e299));
 }
 
-// One process gives the same bits as two with a restart in between.
+// After a restart from the saved state the detector continues bit-identically.
 TEST(Detector, StateSurvivesARestartBitForBit) {
   const std::map<std::string, StratumBaseline> baselines = {
       {"a", flat_baseline(0.8, 0.5)}, {"b", flat_baseline(0.6, 0.5)}, {"", flat_baseline(0.7, 0)}};
@@ -128,8 +128,8 @@ TEST(Detector, AnotherBaselinesStateIsLeft) {
   EXPECT_TRUE(Detector(flat(0.7)).restore(detector.state(), "state"));
 }
 
-// The change point is the start from which the product of a bet's factors is largest, over all bets and the whole past.
-// The test computes this product for every start, one by one, and expects the same change point.
+// The change point is the start for which the product of a bet's factors is largest, over all bets and the whole past.
+// The test computes the product for each start and expects the same change point.
 TEST(Detector, TheChangePointIsExact) {
   Traffic traffic(21);
   std::vector<RequestEvidence> seen;
@@ -162,7 +162,8 @@ TEST(Detector, TheMixIsTestedAndTriggersNothing) {
   for (int i = 0; i < 5000; ++i) {
     const bool easy = traffic.random.uniform() < 0.5;
     same.add(easy ? "easy" : "hard", traffic.request(easy ? 0.8 : 0.6), i);
-    // In the end the first thousand requests have left the window.
+    // `moved` gets other shares of the strata from request 1,000 on. In the end, the first 1,000 requests have left its
+    // window.
     const bool rare = i < 1000 ? easy : traffic.random.uniform() < 0.3;
     moved.add(rare ? "easy" : "hard", traffic.request(rare ? 0.8 : 0.6), i);
   }
@@ -175,7 +176,8 @@ TEST(Detector, TheMixIsTestedAndTriggersNothing) {
 }
 
 TEST(Cusum, LimitsAreSiegmunds) {
-  // k, the limit h for 1e5 steps to a false alarm, and the number of steps to an alarm if the mean is 2k.
+  // Each row: the CUSUM's k; its limit h for 1e5 steps to a false alarm; the number of steps to an alarm if z has the
+  // mean 2k.
   for (const auto& [k, h, delay] : {std::array<double, 3>{.10, 36.9, 330},
                                     {.125, 31.0, 226},
                                     {.15, 26.9, 165},

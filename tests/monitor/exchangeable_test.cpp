@@ -27,11 +27,11 @@ TEST(Exchangeable, OneFineTuningStepIsSeenInOneLook) {
   EXPECT_LE(requests, 256);
 }
 
-// While the model does not change, the mean of the e-values is at most 1 and alarms are as rare as stated, although
-// each look (one day's set of calls) is compared with the same pool of earlier calls.
+// A look is one day's calls, and it is compared with a pool of calls of earlier looks. While the model does not change,
+// the mean of the e-values is at most 1, and alarms are as rare as stated.
 TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   constexpr int kPermutations = 199, kChains = 10, kLooks = 100;
-  const double level = std::log(100.0);  // one look reaches it if its e-value is at least ½ · 200
+  const double level = std::log(100.0);  // a single look reaches it with an e-value of at least ½ · 200
   double sum = 0, squares = 0;
   int alarms = 0, small = 0;
   for (int chain = 0; chain < kChains; ++chain) {
@@ -61,8 +61,8 @@ TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   EXPECT_NEAR(small / kAll, 0.1, 3 * std::sqrt(0.09 / kAll)) << "p-values are uniform";
 }
 
-// If all later looks were tested against a frozen first look, they would not be exchangeable: they would share its
-// chance deviation. That is why each look draws the pool again.
+// Tests the alternative: if all looks were compared with one fixed first look, its chance deviation would make all
+// p-values depend on each other. That is why a new pool is drawn for each look.
 TEST(Exchangeable, AFrozenReferenceWouldShareItsChanceDeviation) {
   constexpr int kPermutations = 199, kChains = 30, kLooks = 8;
   double together = 0, apart = 0;
@@ -103,11 +103,11 @@ TEST(Exchangeable, AChangeIsNoRollingUpdate) {
     ToyModel before(trial);
     const LogprobCalls reference = before.look(kCalls);
     EXPECT_FALSE(compare(reference, before.look(kCalls), 50, stream).two_modes) << trial;
-    for (const double step : {0.01, 0.02, 0.05, 0.5}) {  // a small step overlaps with the noise: one mode that moved
+    for (const double step : {0.01, 0.02, 0.05, 0.5}) {  // the noise hides a small step: one group of calls
       ToyModel after(trial, step);
       LogprobCalls newest = after.look(kCalls);
       EXPECT_FALSE(compare(reference, newest, 50, stream).two_modes) << trial << ", step " << step;
-      newest[3] = before.look(kCalls)[3];  // one prompt that the change did not affect
+      newest[3] = before.look(kCalls)[3];  // the change did not affect this prompt
       EXPECT_FALSE(compare(reference, newest, 50, stream).two_modes)
           << trial << ", step " << step << ", one prompt as before";
     }
@@ -125,16 +125,17 @@ TEST(Exchangeable, ServersWithoutNoise) {
   EXPECT_FALSE(other.two_modes);
 }
 
-// A token that a call does not name gets the call's smallest log-probability: "c" in the pool, "b" in the newest look.
+// A token that a call lacks gets the call's smallest log-probability. Here "c" is missing in the pool, "b" in the
+// newest call.
 TEST(Exchangeable, MissingTokensAreCensored) {
   const LogprobCalls pool = {{{{"a", -1.0F}, {"b", -2.0F}}, {{"a", -1.0F}, {"b", -2.0F}}}},
                      newest = {{{{"a", -1.5F}, {"c", -3.0F}}}};
   PhiloxStream stream(7, 0);
-  // a: 0.5; b: |−2 − (−3)| = 1; c: |−2 − (−3)| = 1
+  // Absolute differences of the means: token a 0.5; b |−2 − (−3)| = 1; c |−2 − (−3)| = 1.
   EXPECT_NEAR(compare(pool, newest, 1, stream).statistic, 2.5 / 3, 1e-6);
 }
 
-// A third of the greedy texts ends differently from the others, as different batching may cause.
+// A third of the greedy texts end differently, as different batching may cause. This must not count as a change.
 TEST(Exchangeable, GreedyTexts) {
   PhiloxStream draw(10, 0), stream(8, 0);
   const auto answer = [&](int i) {
@@ -160,7 +161,7 @@ TEST(Exchangeable, GreedyTexts) {
 }
 
 TEST(Exchangeable, Evidence) {
-  double integral = 0;  // integral of f over the p-values that 200 permutations can have
+  double integral = 0;  // of f, over the p-values that 200 permutations can give
   for (int i = 1; i <= 201; ++i) integral += e_value(i / 201.0, 200) / 201;
   EXPECT_LE(integral, 1);
   EXPECT_GT(integral, 0.9);

@@ -35,7 +35,7 @@ TEST(ForeignRecords, VllmsResponses) {
   EXPECT_EQ(summary.counts.reached_at, (std::vector<int64_t>{40, 32, 28}));
   EXPECT_EQ(summary.counts.accepted_at, (std::vector<int64_t>{32, 28, 18}));
   EXPECT_EQ(summary.counts.overlap_sum_at, (std::vector<double>{32, 28, 18}));
-  const AcceptanceRecord& detailed = records[1];  // its draft lengths differ, so the steps are counted one by one
+  const AcceptanceRecord& detailed = records[1];  // K differs between steps, so the steps are counted one by one
   EXPECT_FALSE(detailed.efficiency);
   EXPECT_EQ(detailed.counts.drafted, 96);
   EXPECT_EQ(detailed.counts.accepted, 74);
@@ -100,8 +100,8 @@ std::string sglang(int64_t k, const std::vector<int64_t>& histogram) {
       .dump();
 }
 
-// With --speculative-eagle-topk 4, 5 steps and 8 draft tokens, SGLang counts 7 proposed tokens a step, of which 5 can
-// follow each other. A sixth position was never drafted, so nothing failed there.
+// With --speculative-eagle-topk 4, 5 steps and 8 draft tokens, SGLang counts 7 proposed tokens per step, in a tree of
+// depth 5. A sixth position is never drafted, so a step that accepts 5 tokens has no rejection at position 6.
 TEST(ForeignRecords, SglangsTreesEndAtTheirDepth) {
   const auto counts = [](int64_t k, const std::vector<int64_t>& histogram) {
     return foreign_records(sglang(k, histogram), "x").at(0).counts;
@@ -111,7 +111,8 @@ TEST(ForeignRecords, SglangsTreesEndAtTheirDepth) {
   EXPECT_EQ(counts(7, deep).accepted_at, counts(5, deep).accepted_at);
   EXPECT_EQ(counts(7, full).overlap(0), 1.0);
   EXPECT_EQ(counts(7, full).reached_at.size(), 5u);
-  // A chain of 7 whose steps fail at many places, one that is dead, and a short one.
+  // A chain of 7 tokens that is rejected at various positions, a chain of which no token is ever accepted, and a chain
+  // with a single step.
   EXPECT_EQ(counts(7, {8, 6, 4, 3, 2, 1}).reached_at, (std::vector<int64_t>{24, 16, 10, 6, 3, 1, 0}));
   EXPECT_EQ(counts(7, {20}).reached_at[0], 20);
   EXPECT_EQ(counts(7, {20}).accepted_at[0], 0);

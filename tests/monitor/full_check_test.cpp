@@ -20,7 +20,7 @@ class FullCheck : public ::testing::Test {
     memory = sight.memory;
     return sight;
   }
-  // Flips one bit that the fingerprint does not sample.
+  // Flips a bit that is not among the samples of the fingerprint.
   void flip() {
     const fs::path file = dir / "served" / "model.safetensors";
     const TensorEntry e = SafetensorsFile(file).tensors().at("model.layers.1.mlp.down_proj.weight");
@@ -54,7 +54,8 @@ TEST_F(FullCheck, WhereThePackageHasNoneTheFirstCheckIsTheReference) {
   EXPECT_EQ(look("").stale, "") << "another package begins anew";
 }
 
-// The memory's digest of unchanged files is trusted: the files are not read again.
+// Files that were not written to are not read again. The test shows this with a wrong digest in the memory, which is
+// used.
 TEST_F(FullCheck, IsReadAgainOnlyAfterAWrite) {
   look(dir / "packaged");
   Json m = Json::parse(memory);

@@ -45,7 +45,7 @@ TEST_F(Lived, AllChartsHaveOneAxisOfTime) {
   EXPECT_EQ(charts[1]["series"][2]["name"], "tolerated at least");
 }
 
-// A state that the first check, or the newest, came to is shown, though it lasts no time yet.
+// The state that the first or the newest check reached is shown, although its span of time is still empty.
 TEST_F(Lived, TheStateOfASingleCheckIsShown) {
   live(1, 0.80, 0.60, std::string(12, 'b'));
   const Life l = life();

@@ -76,7 +76,7 @@ TEST_F(Lived, PeriodsShowTheDrop) {
   EXPECT_GT(difference, 5) << "the evidence is about code";
 }
 
-// A state that was written before there were measurements has the figures of the verdicts in its history.
+// State files of earlier versions have no measurements. For them, the figures come from the verdicts in the history.
 TEST_F(Lived, AnOlderStateHasTheFiguresOfItsVerdicts) {
   live(10);
   live(10, 0.80, 0.45);
@@ -109,7 +109,7 @@ TEST_F(Lived, AYoungLifeSaysWhatIsMissing) {
   EXPECT_NE(young.next.find("specdec monitor check"), std::string::npos) << young.next;
 }
 
-// A life of a year with a verdict for every ten minutes is read in bounds, and no alarm is lost among the others.
+// A history of a year with a verdict every ten minutes gives a bounded result that includes every alarm.
 TEST(Life, ALongLifeIsBounded) {
   const Scratch dir;
   constexpr int64_t kChecks = 52000, kBegin = 1700000000, kAlarmEvery = 1000;
@@ -149,7 +149,7 @@ TEST(Life, ALongLifeIsBounded) {
   EXPECT_LT(html.size(), 1u << 20);
 }
 
-// What is on the page is foreign: names of domains come from requests, reasons from servers.
+// Text on the page is untrusted (domain names come from requests, reasons from servers) and must be escaped.
 TEST(Life, HostileTextStaysText) {
   const Scratch dir;
   const std::string hostile = "</script><img src=x onerror=alert(1)>";
@@ -199,7 +199,7 @@ TEST(Life, HostileTextStaysText) {
   EXPECT_NO_THROW(Json::parse(specdec::testing::json_block(html, "result")));
 }
 
-// The last result is a file that may be anything; the database has all that matters.
+// The file of the last result may be malformed, because the database has everything that is needed.
 TEST(Life, AResultThatCannotBeReadIsNotRelayed) {
   const Scratch dir;
   {

@@ -1,4 +1,5 @@
-// A fixture that lets a draft live for weeks: each step is a real check of simulated records, six hours after the last.
+// A fixture that monitors a draft over simulated weeks: each step is a real check of simulated records, six hours after
+// the previous check.
 #pragma once
 
 #include "monitor/report/life_page.h"
@@ -20,7 +21,8 @@ class Lived : public Looped {
     specdec::testing::put(dir / "probe.json", probe(-0.1, -0.12, -0.08));
   }
 
-  // Makes `checks` checks of 60 new requests each. The mean overlaps of the two segments are `chat` and `code`.
+  // Makes `checks` checks of 60 new requests each. `chat` and `code` are the mean overlaps of the segments with these
+  // names.
   void live(int checks, double chat = 0.80, double code = 0.60, const std::string& target = "own") {
     for (int i = 0; i < checks; ++i) {
       clock.now += kStep;
@@ -37,8 +39,8 @@ class Lived : public Looped {
     return digest;
   }
 
-  // A redistillation that fails and one that succeeds, a canary that wins and one that loses, a promotion that is
-  // rolled back, and another target for a while.
+  // Makes every kind of event: a failed and a successful redistillation, a canary that wins and one that loses, a
+  // promotion that is rolled back, and another target for a while.
   void live_it_all() {
     live(40);
     specdec::testing::put(dir / "train.code", "1");

@@ -108,7 +108,8 @@ TEST_F(Looped, ALoopThatIsNotDoneGoesOnAtTheNextCheck) {
   EXPECT_NE(State(options.state).transitions(1)[0].reason.find("no new package"), std::string::npos);
 }
 
-// If the clock once ran years ahead, neither the cooldown nor the budget nor the time in a state waits until that date.
+// A clock that once was years ahead leaves times in the future in the state. Cooldown, budget and bake time must not
+// wait for them.
 TEST_F(Looped, AClockThatRanAheadIsNotBelieved) {
   options.policy.alarm_confirms = true;
   options.policy.loop = "LOOP.toml";
@@ -221,8 +222,8 @@ TEST_F(Tried, ARelapseWithinTheBakeTimeIsRolledBack) {
   EXPECT_EQ(admin.orders().size(), 4u) << "the candidate that relapsed is not tried again";
 }
 
-// Exit code 74 of `specdec package` is an I/O error and says nothing about the package: the next check tries the
-// promotion again, and an alarm that comes meanwhile waits until then.
+// Exit code 74 of `specdec package` is an I/O error and says nothing about the package, so the next check tries the
+// promotion again. An alarm that comes in between waits for the promotion.
 TEST_F(Tried, AMoveThatTheDiskFailedIsMadeAtTheNextCheck) {
   write_requests(200, 0.80, 0.60);
   const std::string candidate = make_candidate("c", 5);
@@ -304,8 +305,8 @@ TEST_F(Tried, OnlyWhatPassedItsGateForThisTarget) {
   EXPECT_EQ(admin.orders(), (std::vector<std::string>{"load", "drop"}));
 }
 
-// The served target is replaced. The loop then trains a candidate for the new target without a probe and without a
-// cooldown, and does not report the new target as a change again while the candidate is being trained.
+// After the served target is replaced, the loop trains a candidate for the new target without probe and cooldown.
+// During that training it does not report the new target again.
 TEST_F(Tried, AStaleTargetToItsEnd) {
   options.policy.loop = "LOOP.toml";
   write_requests(200, 0.80, 0.60);
@@ -379,7 +380,7 @@ TEST_F(Looped, TheEndOfAChildIsTakenFromItsFileWhereThatIsWhole) {
   put(dir / "ends/one.code", "7\n");
   EXPECT_EQ(run_child(order).code, 7);
   EXPECT_FALSE(fs::exists(dir / "ran"));
-  for (const char* cut_short : {"", "1"}) {  // what a power cut may leave
+  for (const char* cut_short : {"", "1"}) {  // contents of an exit-code file after a power failure
     put(dir / "ends/one.code", cut_short);
     EXPECT_EQ(run_child(order).code, 3);
     EXPECT_EQ(get(dir / "ends/one.code"), "3\n");

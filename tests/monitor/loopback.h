@@ -1,4 +1,4 @@
-// A web server with one page, on a loopback port that the system chooses.
+// A web server with one page, on a free loopback port.
 #pragma once
 
 #include <mutex>
@@ -15,7 +15,8 @@ class Loopback {
     const std::lock_guard lock(mutex_);
     reply_ = {.status = status, .body = body, .headers = headers};
   }
-  // Answers with a page whose length only the end of the connection says.
+  // Makes the server send `body` without Content-Length. The client then recognises the end only by the closed
+  // connection.
   void unbounded(const std::string& body) {
     const std::lock_guard lock(mutex_);
     reply_ = {.body = body, .unbounded = true};

@@ -1,5 +1,5 @@
 // Fixtures for tests of the monitor's loop: a package store with channels, a fake server that tries candidate drafts,
-// and a shell script in place of `specdec` that answers from files.
+// and a shell script in place of `specdec` whose output and exit codes come from files.
 #pragma once
 
 #include <mutex>
@@ -10,7 +10,8 @@
 
 namespace specdec::monitor {
 
-// A fake server that answers /admin/draft (docs/serve.md) with a status that the test sets, and records the orders.
+// A fake server. It answers /admin/draft (docs/serve.md) with a status that the test sets, and records the orders that
+// it gets.
 class ToyAdmin {
  public:
   std::string url() const { return server_.url(); }
@@ -66,8 +67,8 @@ class ToyAdmin {
   net::ToyServer server_{[this](const net::ToyRequest& request) { return reply(request); }};
 };
 
-// A fixture with a package store with channels, and a shell script in place of `specdec` that prints files, exits with
-// codes from files, and records its arguments.
+// A fixture with a package store with channels. In place of `specdec` it has a shell script that prints files, exits
+// with codes from files, and records its arguments.
 class Looped : public Monitored {
  protected:
   Looped() {
@@ -97,7 +98,7 @@ class Looped : public Monitored {
     specdec::testing::put(dir / ("store/refs/" + channel), digest + "\n");
     return digest;
   }
-  // Packages another draft for the same target, points the channel "candidate" at the package, returns its digest.
+  // Packages another draft for the same target and points the channel "candidate" to the package. Returns its digest.
   std::string make_candidate(const std::string& name, int bump,
                              const std::function<void(ValidationReport&)>& change = {}) {
     const std::string was_draft = draft_id, was_target = target_id;

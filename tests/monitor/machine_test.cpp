@@ -15,7 +15,7 @@ namespace {
 struct Documented {
   std::string to, acts;
 };
-// Returns docs/monitor.md's table: (state, event) → next state and actions.
+// Returns the transition table of docs/monitor.md as a map: (state, event) → next state and actions.
 std::map<std::pair<std::string, std::string>, Documented> documented() {
   std::map<std::pair<std::string, std::string>, Documented> table;
   std::istringstream page(testing::get(source_folder() + "/docs/monitor.md"));
@@ -154,7 +154,7 @@ TEST(Machine, EventsOfALook) {
   EXPECT_EQ(event(Verdict::kInconclusive), Event::kAlarm);
 }
 
-// Returns a memory in the given stage, with every field set that an action of the table needs.
+// Returns a memory in the given stage. Every field is set that an action of the transition table needs.
 Memory memory_in(Stage stage) {
   Memory m;
   m.stage = stage;

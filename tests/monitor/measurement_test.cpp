@@ -33,7 +33,7 @@ TEST(Measurement, HasTheDetectorsSums) {
   EXPECT_EQ(m.counters.at("http://h").acceptance, 100);
   const Measurement read = measurement_from_text(figures_text(m), "where");
   EXPECT_EQ(figures_text(read), figures_text(m));
-  // A detector without requests has no evidence: its logarithm would be −∞.
+  // Without requests the log evidence is −∞, which is stored as 0.
   EXPECT_EQ(measure(Detector(flat(0.7)), {}, 0).log10_e, 0);
   for (const char* bad :
        {"", "{}", "[]", R"({"log10_e":0,"log10_alarm":0,"requests":[1,2],"domains":{},"counters":{}})",
@@ -79,7 +79,7 @@ TEST(Periods, HaveTheRequestsBetweenMeasurements) {
   EXPECT_TRUE(periods_of({}, 100).empty());
 }
 
-// The sums begin anew with each epoch, and a period does not join two of them.
+// In each epoch the sums start from zero, and a period never spans two epochs.
 TEST(Periods, EndWithTheirEpoch) {
   const auto periods =
       periods_of({at(600, 100, 0.7), at(1200, 110, 0.7), at(1800, 5, 0.5, 2), at(2400, 90, 0.5, 2)}, 1);
@@ -87,7 +87,7 @@ TEST(Periods, EndWithTheirEpoch) {
   EXPECT_EQ(periods[0].requests.n, 110);
   EXPECT_EQ(periods[1].requests.n, 90);
   EXPECT_NEAR(periods[1].requests.acceptance, 45, 1e-9);
-  // Without traffic there is nothing to show, and a clock that was set back does not bend the axis.
+  // Checks without traffic add no period, and the times stay ascending although the clock was set back.
   const auto odd = periods_of({at(600, 0, 0), at(1200, 0, 0), at(9000, 60, 0.7), at(3000, 120, 0.7)}, 10);
   ASSERT_EQ(odd.size(), 1u);
   EXPECT_EQ(odd[0].to, 9000);

@@ -13,8 +13,8 @@
 
 namespace specdec::monitor {
 
-// The package's report has K = 1 and a mean overlap of .80 in segment "chat" and .60 in segment "code"; each segment is
-// half of the traffic.
+// The package's report has K = 1 and two segments, each half of the traffic: "chat" with a mean overlap of .80 and
+// "code" with .60.
 class Monitored : public ::testing::Test {
  protected:
   Monitored() : dir(true) {
@@ -44,8 +44,8 @@ class Monitored : public ::testing::Test {
     return r;
   }
 
-  // Appends `n` requests to the log, alternately of segment "chat" and "code". `chat` and `code` are the mean overlaps.
-  // `draft` and `target` are the ids that the records name; "own" stands for the package's id.
+  // Appends `n` requests to the log, alternating between the segments "chat" and "code", whose mean overlaps are `chat`
+  // and `code`. The records name the ids `draft` and `target`; "own" stands for the id in the package.
   void write_requests(int n, double chat, double code, const std::string& draft = "own",
                       const std::string& target = "own") {
     std::ofstream out(dir / "log.jsonl", std::ios::app);

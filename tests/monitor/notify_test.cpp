@@ -114,7 +114,8 @@ TEST_F(Looped, ATextfileForPrometheus) {
     EXPECT_NE(page.find(line), std::string::npos) << line << page;
 }
 
-// A drop that counters of a page found is exported as one that requests found, because the shipped rules alert on both.
+// A drop found by a page's counters is exported in the same metrics as a drop found by requests, because the alert
+// rules that specdec ships use these metrics.
 TEST_F(Looped, TheTextfileHasTheAlarmsOfCounters) {
   Loopback server;
   options.sources = {server.url()};

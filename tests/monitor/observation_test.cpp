@@ -1,4 +1,4 @@
-// Tests the way from sources to evidence without models: the package is only its manifest.
+// Tests reading and judging sources. No models are needed: the package consists only of its manifest.
 #include "monitor/observation.h"
 
 #include <gtest/gtest.h>
@@ -80,8 +80,8 @@ TEST_F(Observed, ConditionsThatWereNotMeasuredAreToldAndNotJudged) {
   EXPECT_EQ(e["requests"], 0);
 }
 
-// Requests decoded without the draft say nothing about it. They are reported, but count neither as bad traffic nor as
-// missing traffic.
+// Requests that were decoded without the draft say nothing about the draft. They are counted and reported, but not
+// judged.
 TEST_F(Observed, RequestsDecodedWithoutTheDraftAreToldAndNotJudged) {
   write(200, 0.60, [](AcceptanceRecord& r) {
     r.counts = {};
@@ -121,7 +121,7 @@ TEST_F(Observed, ABaselineOfTheTrafficTakesTheReportsPlace) {
   expect_error(ErrorKind::kUsage, {"http://x", "requests"}, [&] { measure_baseline({"http://x"}, package, kNow); });
 }
 
-// With one file per hour for a year, no file costs more because of the others, whether it is new or not.
+// A directory has one file per hour of a year. The cost per file must not grow with the number of files.
 TEST_F(Observed, EachFileOfADirectoryCostsTheSame) {
   if (!SPECDEC_OWN_MALLOC) GTEST_SKIP() << "the sanitizer has the heap";
   write(1, 0.70);

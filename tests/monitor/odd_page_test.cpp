@@ -1,4 +1,5 @@
-// Tests what odd lines of a page, and odd series in the state, do to the replicas beside them.
+// Tests that a malformed line of a page affects only its own replica, and that a malformed series in the state is an
+// error.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -14,7 +15,7 @@ namespace {
 
 using testing::expect_error;
 
-// A line that names its replica sets that replica aside, whatever is wrong with it. The others are judged.
+// Because of a malformed line, only the replica that the line's labels name is left out. The other replicas are judged.
 TEST(Exposition, ABadLineSetsOnlyItsReplicaAside) {
   const std::string name = "vllm:spec_decode_num_drafts_total",
                     at = "vllm:spec_decode_num_accepted_tokens_per_pos_total", good = name + "{pod=\"a\"} 100\n";
@@ -33,7 +34,8 @@ TEST(Exposition, ABadLineSetsOnlyItsReplicaAside) {
   expect_error(ErrorKind::kData, {"page: line 1"}, [&] { parse_exposition(at + "{pod=\"a\"} 1\n", "page"); });
 }
 
-// Replicas of other models do not hide one that names no model, as specdec's own page does not.
+// If one replica names no model (as on specdec's own page) and other replicas name models, those that name models are
+// left out.
 TEST(Exposition, OtherModelsBesideAnUnnamedOneAreSetAside) {
   const auto line = [](const std::string& labels, int value) {
     return "specdec:spec_decode_num_drafts_total{" + labels + "} " + std::to_string(value) + "\n";
@@ -60,7 +62,7 @@ TEST(Exposition, MoreReplicasThanCanBeKeptAreSetAside) {
   EXPECT_EQ(parse_exposition(infos, "page").pairs.size(), 20000u);
 }
 
-// What the state holds is read by the rules for pages.
+// Series stored in the state are recognised by the same functions as series on pages.
 TEST(Counters, AnOddSeriesInTheStateIsAnError) {
   const std::string at = "specdec:spec_decode_num_accepted_tokens_per_pos_total";
   for (const std::string& series : std::vector<std::string>{
@@ -70,7 +72,7 @@ TEST(Counters, AnOddSeriesInTheStateIsAnError) {
                  [&] { counters_from_json({{"engine", "specdec"}, {"time", 1}, {"series", {{series, 1}}}}, "s.db"); });
 }
 
-// A server without TLS answers a handshake with HTTP. It will do so at the next look, too.
+// A server without TLS answers the TLS handshake with plain HTTP. The error is kData, because a retry would not help.
 TEST(Fetch, HttpsAtAPortWithoutTlsIsNoPassingFault) {
   const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};

@@ -17,8 +17,8 @@ Policy costs(double gpu_hours) {
   return p;
 }
 
-// 50,000 requests per day of 200 tokens at 1,000 tokens/s on 4 GPUs take 11.11 GPU hours per day. A speed-up from 1.2
-// to 1.5 saves a fifth of that.
+// 50,000 requests per day of 200 tokens at 1,000 tokens/s on 4 GPUs take 11.11 GPU hours per day. Raising the speed-up
+// from 1.2 to 1.5 saves a fifth of that.
 TEST(Payback, WhatItCostsHasToComeBackWithinTheHorizon) {
   const Payback p = payback(costs(22), 50000, 1.2, 1.5);
   EXPECT_NEAR(p.gain_gpu_hours, 22.222, 0.001);
@@ -36,7 +36,7 @@ TEST(Payback, SpeedupFollowsTheOverlaps) {
   for (int i = 0; i < 10; ++i) r.rollout.counts.add_step(1, i < 7 ? 1 : 0, {0.7});
   r.best_k = 1;
   r.verify_cost_table.clear();
-  // For K = 1, 1.7 / (0.4 + 1.1) was predicted and 1.4 measured.
+  // For K = 1 the predicted speed-up is 1.7 / (0.4 + 1.1), the measured one 1.4.
   EXPECT_NEAR(speedup_at(r, 0), 1.4, 1e-12);
   EXPECT_NEAR(speedup_at(r, -0.2), 1.4 * 1.5 / 1.7, 1e-12);
   r.has_speed = false;

@@ -2,8 +2,8 @@
 
 python3 prometheus_client_test.py BUILD_DIR [LINES]
 
-Both must read the same samples, but for DIFFERENCES. Needs prometheus_client (PyPI), and skips without it; `make
-nightly PARTS="tools checks"` fetches it. SPECDEC_PAGE_SEED chooses the lines (1)."""
+Both must read the same samples, except for DIFFERENCES. Needs prometheus_client (PyPI), and skips without it; `make
+nightly PARTS="tools checks"` fetches it. SPECDEC_PAGE_SEED (default 1) seeds the lines."""
 
 import json
 import math
@@ -22,11 +22,12 @@ except ImportError:
     sys.exit(77)
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
-# Text outside of quotes, in which the structure of a line is.
+# Matches a quoted label value. The patterns in DIFFERENCES are applied to a line in which each quoted text is replaced
+# by "".
 OUTSIDE = re.compile(r'(?<!\\)"(?:[^"\\]|\\.)*"')
 
-# What one of the two takes and the other does not: a reason, who takes the line, and a pattern of the line with each
-# quoted text replaced by "". A line that differs must match one of these.
+# The allowed differences. Each has a reason, the reader that accepts the line ("client" or "specdec"), and a pattern.
+# If the readers differ on a line, one of the patterns must match the line with each quoted text replaced by "".
 DIFFERENCES = [
     (
         "prometheus_client takes any text before the braces for a name, and escapes in names of labels",
@@ -46,7 +47,7 @@ DIFFERENCES = [
 
 
 def mutated(line, random):
-    """Returns the line with a few changes of the kinds that exporters and broken transfers make."""
+    """Returns the line with a few random changes, of the kinds that exporters and broken transfers make."""
     pieces = [
         " ",
         "\t",
@@ -106,13 +107,13 @@ def lines(count, random):
     while len(made) < count:
         line = random.choice(fixed) if random.random() < 0.5 else composed(random)
         line = mutated(line, random) if random.random() < 0.7 else line
-        if not line.lstrip().startswith("#"):  # what comments say is not read by the monitor
+        if not line.lstrip().startswith("#"):  # the monitor skips comments
             made.append(line)
     return made
 
 
 def theirs(line):
-    """Returns what prometheus_client reads: a sample, None for no sample, or the error."""
+    """Returns the result of prometheus_client: a sample, None if the line has no sample, or the error."""
     try:
         samples = [s for family in text_string_to_metric_families(line + "\n") for s in family.samples]
     except (ValueError, IndexError) as e:

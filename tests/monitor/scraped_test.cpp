@@ -15,7 +15,7 @@ class Scraped : public Monitored {
  protected:
   Scraped() { options.sources = {server.url()}; }
 
-  // Makes one more scrape after `steps` steps with K = 1 at this overlap.
+  // Adds `steps` steps with K = 1 at mean overlap `overlap` to the page's counters, and makes a check.
   CheckResult scrape(double steps, double overlap, const std::string& info = "") {
     drafts += steps;
     sum += steps * overlap;
@@ -34,7 +34,7 @@ class Scraped : public Monitored {
            line("spec_decode_overlap_sum_per_pos_total{position=\"0\"}", sum) +
            line("generation_tokens_total", generated) + info;
   }
-  // Returns the verdict after 1000 more steps with K = 1 and one more scrape of vLLM's page.
+  // Adds 1,000 steps with K = 1 at mean overlap `overlap` to a vLLM page, makes a check, and returns the verdict.
   Verdict vllm(double overlap) {
     drafts += 1000;
     sum += 1000 * overlap;
@@ -52,7 +52,7 @@ class Scraped : public Monitored {
 };
 
 TEST_F(Scraped, CountersDecideWithTheirOwnSpread) {
-  scrape(1000, 0.7);  // the scrape that later ones are subtracted from
+  scrape(1000, 0.7);  // the first scrape is only subtracted from the next
   for (int i = 0; i < 40; ++i) {
     const CheckResult r = scrape(1000, noisy(0.70));
     EXPECT_EQ(r.verdict, i < CounterChart::kPhaseOne - 1 ? Verdict::kInconclusive : Verdict::kHealthy)
@@ -75,8 +75,8 @@ TEST_F(Scraped, ADeadDraftIsSeenAtOnce) {
   EXPECT_NE(r.reason.find("dead"), std::string::npos) << r.reason;
 }
 
-// An alarm raised by the counters of a page stays in all later checks in which the page gives no usable counters,
-// whatever the cause.
+// An alarm raised by the counters of a page stays in later checks in which the page gives no usable counters, for
+// whatever reason.
 TEST_F(Scraped, AnAlarmByCountersStaysWhenNoPageGivesThem) {
   write_requests(100, 0.80, 0.60);
   options.sources = {dir / "log.jsonl", server.url()};
@@ -110,7 +110,7 @@ TEST_F(Scraped, ARestartOfTheServerIsNoDrop) {
   for (int i = 0; i < 15; ++i) EXPECT_EQ(scrape(800, noisy(0.70)).verdict, Verdict::kHealthy);
 }
 
-// The page's only pod gets another name. Its first counts are no rise, and the later ones are judged.
+// If the page's only pod gets a new name, its earlier counts are not judged, but later counts are.
 TEST_F(Scraped, ARenamedPodIsSaidAndJudgedFromThenOn) {
   const auto pod = [&](const std::string& name, int steps, int accepted) {
     const auto line = [&](const std::string& series, const std::string& labels, int value) {
@@ -157,7 +157,7 @@ TEST_F(Scraped, AbsentSeriesAndSilentSpeculationAreSaid) {
   EXPECT_NE(r.reason.find("none drafted"), std::string::npos) << r.reason;
 }
 
-// This is the README's own command: a page as the only source, and no --target.
+// The README's command has a page as its only source, and no --target. Then the page decides which target is served.
 TEST_F(Scraped, APageThatNamesAnotherTargetIsBelieved) {
   const auto info = [this](const std::string& target) {
     return "specdec:info{draft=\"" + draft_id + "\",package=\"\",target=\"" + target + "\"} 1\n";
@@ -202,7 +202,7 @@ TEST_F(Scraped, AbsurdCountersNeitherDecideNorDisable) {
     server.page(page(""));
     expect_error(ErrorKind::kData, {server.url(), "no count", "[0, 9007199254740992]"}, [&] { look(); });
   }
-  drafts = drafts_before + 1e15;  // a counter can hold this number, but no server makes as many steps
+  drafts = drafts_before + 1e15;  // possible in a counter, but more steps than any server makes
   server.page(page(""));
   CheckResult r = look();
   EXPECT_EQ(r.verdict, Verdict::kWarn) << r.reason;
@@ -256,7 +256,8 @@ TEST_F(Scraped, WhatFailsLeavesTheStateAsItWas) {
   EXPECT_EQ(get(options.state), before);
 }
 
-// vLLM does not name its target. What it counts while another target is served is not taken for a drop.
+// vLLM's page does not name its target. The counts that vLLM makes while another target is served are not judged as a
+// drop.
 TEST_F(Scraped, CountersOfAnotherTargetAreNotJudgedAfterIt) {
   for (int i = 0; i < 15; ++i) vllm(noisy(0.70));
   testing::write_tiny_model(dir / "updated", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
@@ -267,7 +268,7 @@ TEST_F(Scraped, CountersOfAnotherTargetAreNotJudgedAfterIt) {
   EXPECT_EQ(vllm(0.01), Verdict::kDrift);
 }
 
-// vLLM only gives accepted counts, so conditional acceptance is compared with the baseline's.
+// vLLM exports only accepted counts by position, so conditional acceptance is compared with the baseline's.
 TEST_F(Scraped, VllmCounters) {
   for (int i = 0; i < 20; ++i) vllm(noisy(0.70));
   EXPECT_EQ(vllm(0.70), Verdict::kHealthy);
@@ -276,7 +277,7 @@ TEST_F(Scraped, VllmCounters) {
   EXPECT_EQ(verdict, Verdict::kDrift);
 }
 
-// TensorRT-LLM's page says how many tokens were generated, so that speculation that went off is noticed.
+// TensorRT-LLM's page counts generated tokens, so the check notices that speculation was turned off.
 TEST_F(Scraped, SpeculationThatWentOffIsSaidForTensorRt) {
   double drafted = 0, tokens = 0;
   const auto look_at = [&](double steps) {

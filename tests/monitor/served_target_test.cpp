@@ -8,7 +8,8 @@ namespace {
 const std::string kBound(64, 'a'), kOther(64, 'b'), kThird(64, 'c');
 constexpr int64_t kDay = 86400;
 
-// Makes checks one after another. Before each check, a test sets the targets that pages, records and a sighting name.
+// A fixture that runs judge_served() again and again and passes on the memory. Before each run, a test sets the targets
+// that pages, records and a sighting (the check of --target) name.
 class Served : public ::testing::Test {
  public:
   Served& page(const std::string& source, const std::string& target) {
@@ -171,7 +172,8 @@ TEST_F(Served, OneReplicaDoesNotOutvoteAHundred) {
   EXPECT_EQ(fleet(24, 1).look(), "") << "nor does one keep it";
 }
 
-// --on-drift runs once an alarm, and an alarm is not another one for naming another target.
+// The command of --on-drift runs once per alarm. If a page names yet another target within a day, this is not a new
+// alarm.
 TEST_F(Served, ANewTargetIsANewAlarmOnceADay) {
   EXPECT_EQ(page("m", kOther).look(), "stale");
   EXPECT_EQ(verdict.memory.alarm, kOther);
@@ -203,8 +205,8 @@ TEST_F(Served, OldRecordsAndRecordsBesideARunningServer) {
   EXPECT_EQ(records(60, kOther).page("m", kBound).look(), "");
 }
 
-// With ten requests and one check per day, a target that ran for an hour and was rolled back must not be taken for a
-// fleet that is being updated.
+// There are ten requests and one check per day. Another target ran for an hour and was then rolled back. This must not
+// look like a rolling update.
 TEST_F(Served, AShortSwitchThatWasRolledBackIsOverAfterADay) {
   const auto days = [this](const std::string& page_says) {
     memory_ = {};
@@ -214,7 +216,7 @@ TEST_F(Served, AShortSwitchThatWasRolledBackIsOverAfterADay) {
     records(10, kBound);
     check();
     now += 3600;
-    records(2, kBound).records(12, kOther).records(2, kBound);  // no check ran at that time
+    records(2, kBound).records(12, kOther).records(2, kBound);  // no check runs between these records
     for (const int hours : {20, 24, 24}) {
       now += (hours - 1) * 3600;
       records(9, kBound);

@@ -1,5 +1,5 @@
-// Measures the detector on simulated traffic: the time to a false alarm, delays, and changes that must not alarm.
-// Deterministic: each run has its own Philox stream.
+// Measures the detector on simulated traffic: time to a false alarm, detection delay, and changes that must not raise
+// an alarm. All runs are deterministic: each has its own stream of random numbers.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,7 +16,8 @@ namespace {
 const double kAlarm = std::log(1e5);
 const std::vector<double> kHazards = {.8, .75, .65, .55, .45, .4, .35};
 
-// Emulates tolerance 0: the detector subtracts at least .01, so the baseline is raised by .01.
+// Returns a baseline for which the detector's bound is exactly `mean`. The detector subtracts a tolerance of .01, so
+// .01 is added here.
 Baseline without_tolerance(double mean) { return flat(mean + 0.01); }
 
 // Returns the number of requests until the alarm, or `limit` if there is none.
@@ -44,8 +45,8 @@ Mean mean_of(int runs, const std::function<double(int run)>& f) {
   return {mean, std::sqrt(std::max(0.0, squares / runs - mean * mean) / runs)};
 }
 
-// A false alarm comes soonest if the mean acceptance is exactly at the detector's bound. Even there, the mean time to
-// a false alarm must be at least the stated time, for every dispersion and baseline.
+// A false alarm comes soonest if the mean acceptance is exactly at the detector's bound. Even then, the mean time to a
+// false alarm must be at least the stated time, for every dispersion and baseline.
 TEST(Simulation, FalseAlarmsAreAtLeastAsRareAsStated) {
   const double stated = 3e3;
   uint64_t cell = 0;
@@ -86,13 +87,13 @@ TEST(Simulation, DelaysAreAsStated) {
     RecordProperty("delay_to_" + std::to_string(to).substr(0, 4) + (tolerance > 0 ? "" : "_no_tolerance"),
                    std::to_string(found.value));
   }
-  // A faster alarm than the statistics allow would mean that the bound is wrong.
+  // An alarm faster than the statistics allow would mean that the bound is wrong.
   EXPECT_GE(delay(flat(0.70), 0.65, 100).value, 80);
   EXPECT_GE(delay(flat(0.70), 0.60, 100).value, 30);
 }
 
-// Expects no alarm in `requests` requests, in each of `runs` runs. Used for traffic whose mix of domains changes while
-// the acceptance of each domain stays the same.
+// Expects no alarm within `requests` requests, in each of `runs` runs. In the traffic of the callers, the mix of
+// domains changes, while the acceptance of each domain stays the same.
 void expect_no_alarm(const Baseline& baseline, const std::function<void(Detector&, Traffic&, int64_t n)>& next,
                      int runs = 3, int64_t requests = 100000) {
   for (int run = 0; run < runs; ++run) {
@@ -120,7 +121,8 @@ TEST(Simulation, AShiftOfTheMixIsNoDrift) {
     const bool easy = t.random.uniform() < (n < 2000 ? 0.5 : 0.3);
     d.add(easy ? "easy" : "hard", domains.request(t, easy), n);
   });
-  // Without domains the same stream does alarm, so the test above really tests the stratification.
+  // If the detector is not told the domains, the same traffic does raise an alarm. So the test above depends on the
+  // strata.
   const int64_t pooled =
       run_length(Detector(flat(0.70)), 200000, kAlarm, 100000, [&](Detector& d, Traffic& t, int64_t n) {
         const bool easy = t.random.uniform() < (n < 2000 ? 0.5 : 0.3);
@@ -139,8 +141,7 @@ TEST(Simulation, ADailySineOfTheMixIsNoDrift) {
 }
 
 TEST(Simulation, AShiftOfTemperaturesIsNoDrift) {
-  // The same domain is answered at three temperatures, each with its own acceptance, and the mix of temperatures
-  // changes.
+  // One domain is answered at three temperatures with different acceptance, and the mix of the temperatures changes.
   const std::array<double, 3> temperatures = {0, 0.6, 1.0};
   const std::array<BetaRates, 3> rates = {BetaRates(0.82, 0.10), BetaRates(0.76, 0.10), BetaRates(0.66, 0.10)};
   std::map<std::string, StratumBaseline> strata;
@@ -172,7 +173,8 @@ TEST(Simulation, ChangesOfKAreNoDrift) {
         by_domain({{"", by_position}}),
         [&](Detector& d, Traffic& t, int64_t n) { d.add("", t.chain(kHazards, n < 2000 ? before : after), n); }, 1);
   }
-  // Without positions a rise of K looks like a drop: .80 .75 at K = 2 becomes about .72 at K = 7.
+  // With one expected overlap for all positions, a rise of K looks like a drop: the mean of .80 .75 at K = 2 becomes
+  // about .72 at K = 7.
   by_position.overlap.assign(7, 0.775);
   EXPECT_LT(
       run_length(Detector(by_domain({{"", by_position}})), 1, kAlarm, 5000,
@@ -180,9 +182,9 @@ TEST(Simulation, ChangesOfKAreNoDrift) {
       2500);
 }
 
-// Some requests have a higher acceptance at all positions than others, and mostly these reach the late positions. The
-// figures by position therefore promise a longer accepted length than an average request has. This must not make the
-// gate's roll-outs or a baseline from traffic cause an alarm.
+// Some requests have a higher acceptance at all positions than others, and these reach the late positions most often.
+// The means by position therefore overestimate the accepted length of an average request. This bias must not raise an
+// alarm, with a baseline from the gate's roll-outs or from traffic.
 TEST(Simulation, RequestsThatDifferAreNoDrift) {
   ValidationReport report;
   std::vector<double> x;
@@ -217,8 +219,8 @@ TEST(Simulation, RequestsThatDifferAreNoDrift) {
             5000);
 }
 
-// Six domains whose acceptance shares one slow random drift: an AR(.99) process with sd .02. Requests are about a
-// second apart.
+// Six domains whose acceptance varies with one slow random process: AR(.99) with standard deviation .02. Requests are
+// about a second apart.
 struct Wandering {
   std::array<double, 6> means = {.82, .76, .71, .66, .60, .55}, shares = {.30, .20, .20, .15, .10, .05};
   std::vector<BetaRates> rates;
@@ -277,7 +279,7 @@ TEST(Simulation, TheBaselinesOwnWanderIsNoDrift) {
   EXPECT_LE(found.value, 130) << "a drop of .10 everywhere";
 }
 
-// Acceptance itself swings by ±.02 each day; the baseline was measured on two such days.
+// Acceptance itself rises and falls by .02 each day. The baseline was measured on two such days.
 TEST(Simulation, ADailySineOfAcceptanceIsNoDrift) {
   const BetaRates rates(0.70, 0.10);
   const auto request = [&](Traffic& t, int64_t n) {
@@ -322,8 +324,8 @@ TEST(Simulation, OneStratumsDropIsFoundAndNamed) {
   EXPECT_GE(named, runs * 95 / 100);
 }
 
-// At the same stated time to a false alarm, the amber light comes sooner than the alarm, and is about as rare if
-// nothing changes.
+// Compares the early warning (Amber) with the alarm at the same stated time to a false one. After a drop, the warning
+// comes sooner; false warnings are about as rare as false alarms.
 TEST(Simulation, TheAmberLightIsSoonerAndAsRare) {
   const BetaRates before(0.70, 0.10), after(0.65, 0.10);
   Baseline baseline = flat(0.70);
@@ -346,8 +348,8 @@ TEST(Simulation, TheAmberLightIsSoonerAndAsRare) {
   EXPECT_LE(
       mean_of(200, [&](int run) { return to_amber(1e5, 340000 + static_cast<uint64_t>(run), 200, 20000) - 200; }).value,
       100);
-  // With skewed residuals the amber light comes sooner than Siegmund's formula says (at 76 to 99 % of that time in
-  // earlier research). Here at least half of that time must remain.
+  // With skewed residuals, false warnings come sooner than Siegmund's formula predicts (earlier research: 76 to 99 % of
+  // that time). Here they must take at least half of the predicted time.
   EXPECT_GE(
       mean_of(60, [&](int run) { return to_amber(1e4, 350000 + static_cast<uint64_t>(run), 1 << 30, 200000); }).value,
       5e3);

@@ -72,8 +72,8 @@ TEST(ReadRecords, BrokenLinesAreCountedWithTheFirstReason) {
   EXPECT_EQ(reader.read(file).broken_lines, 0);
 }
 
-// Whatever is wrong with a line, and wherever the line contains somebody's name, the reason states only where the line
-// is and what type of problem it has.
+// The reason for a broken line states only the line's position and the type of problem. It never repeats text of the
+// line, which may be somebody's name.
 TEST(ReadRecords, NothingOfABrokenLineIsRepeated) {
   const std::string name = "JaneDoe4111111111111111";
   std::vector<std::string> lines = {name, "\"" + name + "\"", "{\"" + name + "\":1}",
@@ -131,7 +131,7 @@ TEST(ReadRecords, LinesGoOnFromBlockToBlock) {
   std::vector<int64_t> times;
   for (int64_t i = 0; i < 6000; ++i) {
     text += std::string(static_cast<size_t>(i % 7), ' ') + (i % 2000 == 7 ? long_line : "") +
-            line(i);  // i % 7 spaces before each line vary where lines start relative to the reader's blocks
+            line(i);  // 0 to 6 spaces before a line, so that lines start anywhere in the reader's blocks
     if (i % 2000 != 7) times.push_back(i);
   }
   put(file, text + line(6000).substr(0, 30));
@@ -149,8 +149,8 @@ TEST(ReadRecords, RotationIsFollowed) {
   put(dir / "a.jsonl", line(1) + line(2));
   reader.read(dir / "a.jsonl");
   append(dir / "a.jsonl", line(3));
-  fs::rename(dir / "a.jsonl", dir / "a-1.jsonl");  // a renamed file is read on from the old offset, not again
-  put(dir / "a.jsonl", line(4));                   // a new file with the old name is read from the start
+  fs::rename(dir / "a.jsonl", dir / "a-1.jsonl");  // a renamed file is not read again
+  put(dir / "a.jsonl", line(4));                   // a new file of that name is read from the start
   for (const fs::path& file : record_files(dir.root())) reader.read(file);
   EXPECT_EQ(reader.times, (std::vector<int64_t>{1, 2, 3, 4}));
 }
@@ -163,7 +163,7 @@ TEST(ReadRecords, ATruncatedAndRewrittenFileIsReadFromTheStart) {
   reader.read(file);
   for (const bool longer : {false, true}) {
     std::ofstream(file, std::ios::trunc | std::ios::binary)
-        << line(7) << (longer ? line(8) + line(9) : "");  // keeps the inode
+        << line(7) << (longer ? line(8) + line(9) : "");  // overwrites the file, which keeps its inode
     reader.times.clear();
     reader.positions[file_identity(file)].head = std::string(64, '0');
     reader.read(file);

@@ -107,7 +107,8 @@ TEST(State, ActionsAreWrittenDownOnceAndCounted) {
   EXPECT_THROW(db.exec("DELETE FROM transition"), SQLite::Exception);
 }
 
-// Makes a file as version 1 left it, without the newer tables.
+// Makes a state file of version 1, without the tables of later versions. Expects a copy of the file, and an upgrade of
+// the file itself.
 TEST(State, AnOlderVersionIsCopiedAndBroughtForward) {
   Scratch dir;
   {
@@ -141,7 +142,8 @@ TEST(State, AnotherMonitorAtWorkMeansTryAgain) {
   Scratch dir;
   State mine(dir / "s.db");
   Transaction transaction(mine);
-  // Another process acts as a second monitor that does not wait the usual 5 s for the lock.
+  // Opens the state as a second monitor would, in another process and without the usual wait of 5 s. It must exit with
+  // 75.
   const int code = testing::in_child(nullptr, "", [&] {
     State other(dir / "s.db", State::Open::kExisting, 0);
     Transaction begun(other);
@@ -174,7 +176,7 @@ TEST(State, OtherFilesAreRefusedAndLeftAlone) {
   }
 }
 
-// Triggers and views run when a table is used, so a file with any but the monitor's own is not opened.
+// Triggers and views run when a table is used. A file that has any but the monitor's own is refused.
 TEST(State, ForeignTriggersAndViewsAreRefused) {
   for (const std::string sql :
        {"CREATE TRIGGER t AFTER INSERT ON value BEGIN DELETE FROM source; END",
@@ -263,8 +265,8 @@ TEST(State, KeepsAMeasurementForEveryTenMinutes) {
   State state(dir / "s.db");
   EXPECT_TRUE(state.measurements().empty());
   state.add(measured(600, 10));
-  state.add(measured(1199, 12));    // of the same ten minutes
-  state.add(measured(1199, 2, 2));  // of the next epoch
+  state.add(measured(1199, 12));    // replaces the previous one, of the same ten minutes
+  state.add(measured(1199, 2, 2));  // not replaced, because the epoch is another
   state.add(measured(1200, 15, 2));
   const auto all = state.measurements();
   ASSERT_EQ(all.size(), 3u);
@@ -278,7 +280,7 @@ TEST(State, KeepsAMeasurementForEveryTenMinutes) {
   EXPECT_EQ(all[2].requests.n, 15);
 }
 
-// After 30 days one measurement an hour is left, and no request is lost, because the sums go on.
+// After 30 days one measurement per hour is left. No request is lost, because measurements hold running sums.
 TEST(State, OldMeasurementsAreOneAnHour) {
   Scratch dir;
   State state(dir / "s.db");

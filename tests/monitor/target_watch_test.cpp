@@ -21,7 +21,7 @@ using testing::expect_error;
 // A fake OpenAI-compatible engine that serves toy models.
 struct Engine {
   ToyModel old_model{5}, new_model{5, 0.05};
-  double new_share = 0;  // share of the calls that the new model answers
+  double new_share = 0;  // share of the calls that new_model answers
   bool chat = true, completions = true, logprobs = true, text = true;
   int most_top = 20;
   std::string key, greedy_end;
@@ -105,7 +105,7 @@ class TargetWatch : public ::testing::Test {
   testing::ManualClock clock;
 };
 
-// The target that an endpoint names is ignored unless it is a fingerprint, as is that of a /metrics page.
+// The name of a target that an endpoint states is ignored unless it is a fingerprint.
 TEST_F(TargetWatch, ATextThatIsNoFingerprintIsNoTarget) {
   for (const Json& odd : {Json("zz"), Json(""), Json(std::string(64, 'G')), Json(5)}) {
     engine.model["specdec"] = {{"target", odd}};
@@ -190,7 +190,7 @@ TEST_F(TargetWatch, TwoModesForADayAreNoUpdateAnyMore) {
   EXPECT_NE(check.stale, "");
 }
 
-// A change in what the endpoint says about itself is a reason to look at once, but not a verdict.
+// A change in the endpoint's description of itself is only a hint: it causes a poll at once, but no verdict.
 TEST_F(TargetWatch, ARestartOrAnotherVersionIsAHint) {
   engine.pages["/version"].body = R"({"version":"0.33.0"})";
   look();
@@ -253,7 +253,7 @@ TEST_F(TargetWatch, OnlyWhatItSaysOfItselfWhereItSaysNothingElse) {
   EXPECT_NE(look().stale.find("org/m-v2"), std::string::npos);
 }
 
-// specdec serve gives the target's fingerprint, so nothing else is asked for.
+// `specdec serve` states the target's fingerprint, so the monitor requests nothing else.
 TEST_F(TargetWatch, OwnServersTellTheFingerprint) {
   engine.model["specdec"] = {{"target", pair.target}, {"draft", nullptr}, {"package", nullptr}};
   TargetCheck check = look();

@@ -1,6 +1,6 @@
 // A fake model that answers eight one-character prompts with log-probabilities. Each prompt has fixed random logits of
-// 60 tokens. A simulated fine-tuning adds normal numbers of standard deviation `step` to the logits once, and each call
-// adds serving noise of standard deviation `noise`.
+// 60 tokens. A simulated fine-tuning adds normal random numbers to the logits once (standard deviation `step`), and
+// each call adds serving noise (standard deviation `noise`).
 #pragma once
 
 #include <algorithm>

@@ -25,13 +25,13 @@ struct Traffic {
     return radius * std::cos(angle);
   }
 
-  // Returns a request with `tested` tokens drafted at position 0. The request's own acceptance rate is
-  // mean + sd·normal(), and its measured overlap has binomial noise around that rate.
+  // Returns a request with `tested` tokens drafted at position 0. The request has its own acceptance rate, mean +
+  // sd·normal(), and its measured overlap has binomial noise around that rate.
   AcceptanceCounts request(double mean, double sd = 0.10, int64_t tested = 200) {
     return request_at(std::clamp(mean + sd * normal(), 0.0, 1.0), tested);
   }
   AcceptanceCounts request_at(double rate, int64_t tested = 200) {
-    const double room = std::min(rate, 1 - rate);  // the noise is clipped symmetrically, so the mean stays `rate`
+    const double room = std::min(rate, 1 - rate);  // clips the noise symmetrically, so that the mean stays `rate`
     const double x =
         rate + std::clamp(std::sqrt(rate * (1 - rate) / static_cast<double>(tested)) * normal(), -room, room);
     AcceptanceCounts counts;
@@ -41,8 +41,8 @@ struct Traffic {
     return counts;
   }
 
-  // Returns a request of 60 verification steps that draft k tokens each. The acceptance at position i is hazards[i]
-  // plus a normal number of standard deviation `sd` that is the same for all positions of the request.
+  // Returns a request of 60 verification steps with k draft tokens each. The acceptance at position i is hazards[i]
+  // plus a normal random number of standard deviation `sd`, which all positions of the request share.
   AcceptanceCounts chain(const std::vector<double>& hazards, size_t k, double sd = 0.08) {
     const double luck = sd * normal();
     AcceptanceCounts counts;
@@ -64,8 +64,8 @@ struct Traffic {
   bool has_spare_ = false;
 };
 
-// Draws beta-distributed acceptance rates from a table of quantiles, shifted so that the table's mean is exactly
-// `mean`. Each draw uses one uniform number.
+// Samples beta-distributed acceptance rates from a table of quantiles, which is shifted so that its mean is exactly
+// `mean`. Each sample takes one uniform random number.
 class BetaRates {
  public:
   BetaRates(double mean, double sd) {
@@ -105,7 +105,7 @@ inline Baseline by_domain(std::map<std::string, StratumBaseline> strata) {
   b.strata = std::move(strata);
   return b;
 }
-// Returns a baseline with a single stratum, to which the requests of every domain belong.
+// Returns a baseline with a single stratum, "", which covers the requests of every domain.
 inline Baseline flat(double mean) { return by_domain({{"", flat_baseline(mean)}}); }
 
 }  // namespace specdec::monitor

@@ -151,7 +151,7 @@ TEST(HttpClient, SendsABodyPieceByPieceAndAgain) {
   expect_error(ErrorKind::kData, {"the file shrank"}, [&] { HttpClient().once(bad); });
 }
 
-// A public hub may not redirect the client to a private address.
+// A public hub must not redirect the client to a private address.
 TEST(HttpClient, AForeignUrl) {
   int calls = 0;
   ToyServer server([&](const ToyRequest& r) -> ToyReply {
@@ -193,8 +193,8 @@ TEST(HttpClient, HowFarAddressesReach) {
     EXPECT_EQ(reach(inside), Reach::kPrivate) << inside;
 }
 
-// A hub on this machine may name another port of it, and neither the network around it nor the place where cloud
-// machines keep their credentials.
+// A hub on this machine may redirect to another port of this machine, but neither to the local network nor to the
+// link-local address at which cloud machines serve credentials.
 TEST(HttpClient, ALoopbackHubOpensLoopbackAlone) {
   std::string location;
   ToyServer server([&](const ToyRequest&) -> ToyReply { return {302, "", "Location: " + location + "\r\n"}; });
@@ -305,7 +305,7 @@ TEST(HttpClient, BehindAProxyTheHostIsJudgedAndNotTheProxy) {
   EXPECT_EQ(client.once(r).status, 200) << "a hub inside may name an address inside";
   for (const char* other : {"http://169.254.1.1/", "http://127.0.0.1/", "http://localhost/"}) {
     r.url = other;
-    if (proxy_of(other).empty()) continue;  // this machine is asked without the proxy
+    if (proxy_of(other).empty()) continue;  // the proxy is not used for addresses of this machine
     expect_error(ErrorKind::kNetwork, {"refused"}, [&] { client.once(r); });
   }
 }

@@ -1,5 +1,4 @@
-// Tests the environment variables and file names of hub.cpp. tests/e2e/hub tests the rest through the program, against
-// a hub.
+// Tests the environment variables and file names of hub.cpp. tests/e2e/hub tests the rest, with the program and a hub.
 #include "net/hub.h"
 
 #include <mutex>
@@ -47,7 +46,7 @@ TEST_F(HubEnvironment, EndpointSwitchesAndTimes) {
   EXPECT_EQ(hub_options_from_environment().stall_timeout_s, 30);
   set("TRANSFORMERS_OFFLINE", "True");
   EXPECT_TRUE(hub_options_from_environment().offline);
-  set("HF_HUB_OFFLINE", "0");  // the newer name wins, as in huggingface_hub
+  set("HF_HUB_OFFLINE", "0");  // HF_HUB_OFFLINE has precedence over TRANSFORMERS_OFFLINE, as in huggingface_hub
   EXPECT_FALSE(hub_options_from_environment().offline);
   for (const char* bad : {"0", "-1", "ten", "1e9", "nan"}) {
     set("HF_HUB_ETAG_TIMEOUT", bad);
@@ -84,8 +83,8 @@ TEST(Hub, ModelFiles) {
     EXPECT_FALSE(is_model_file(unwanted)) << unwanted;
 }
 
-// A mirror that sends its clients to the hub: the description comes from there, the redirect's own length is never
-// taken for the file's, and the token stays with the mirror.
+// A mirror redirects its clients to the hub. Size and digest come from the hub, the length of the redirect's own body
+// is never taken for the file's size, and the token is sent only to the mirror.
 TEST(Hub, AMirrorMayRedirectToTheHub) {
   const std::string bytes = "{\"model_type\": \"llama\"}";
   std::mutex mutex;
@@ -122,7 +121,7 @@ TEST(Hub, AMirrorMayRedirectToTheHub) {
   EXPECT_EQ(large.size, 5000u);
   EXPECT_EQ(large.etag, std::string(64, 'a'));
   EXPECT_EQ(with_token, (std::vector<std::string>{"mirror", "mirror", "mirror"}));
-  to = mirror.url();  // round and round
+  to = mirror.url();  // the mirror redirects to itself
   expect_error(ErrorKind::kNetwork, {"redirected more than"}, [&] { source.describe("main", "config.json"); });
 }
 

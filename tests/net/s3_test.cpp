@@ -8,7 +8,7 @@
 namespace specdec::net {
 namespace {
 
-// AWS' worked example: "Signature Calculations for the Authorization Header", GET of a range.
+// AWS's worked example: "Signature Calculations for the Authorization Header", GET of a byte range.
 TEST(S3, SignatureOfTheDocumentedExample) {
   S3Options options;
   options.access_key = "AKIAIOSFODNN7EXAMPLE";
@@ -39,7 +39,8 @@ TEST(S3, PlainHttpToElsewhereIsRefused) {
   testing::expect_error(ErrorKind::kUsage, {"expected https"}, [&] { S3Client(parse_s3("s3://bucket"), options); });
 }
 
-// A bucket with at most one object. The conditional writes of the object get the given answers, and then the right one.
+// A bucket with at most one object. Conditional writes of the object get the given statuses first, then the correct
+// one.
 class Bucket {
  public:
   explicit Bucket(std::vector<int> answers, bool has_object = false)
@@ -79,7 +80,7 @@ class Bucket {
   ToyServer server_{[this](const ToyRequest& r) { return answer(r); }};
 };
 
-// AWS answers 409 when another request for the object is under way: the object need not be there.
+// AWS answers 409 while another request for the object is in progress, so 409 does not mean that the object exists.
 TEST(S3, AConflictIsTriedAgainAndIsNoObject) {
   Bucket bucket({409});
   EXPECT_TRUE(bucket.client().put("manifest.json", "x", true));

@@ -24,7 +24,7 @@ struct ToyReply {
   std::string headers;     // lines of the form "Name: value\r\n"
   bool drop = false;       // close the connection without a reply
   bool cut = false;        // close the connection after three quarters of the body
-  bool unbounded = false;  // send no length: the end of the connection is the end of the body
+  bool unbounded = false;  // send no Content-Length: the body ends when the connection is closed
 };
 
 class ToyServer {

@@ -34,7 +34,7 @@ class ChecksTest : public ::testing::Test {
     EXPECT_EQ(findings[0].fatal, fatal);
     EXPECT_NE((findings[0].file + ": " + findings[0].text).find(text), std::string::npos) << findings[0].text;
   }
-  // Writes a weight file of this dtype whose one tensor of four elements has `bits` as its third element.
+  // Writes a weight file with one tensor of four elements in this dtype. The third element has the bit pattern `bits`.
   void write_element(const std::string& model, const std::string& dtype, uint64_t bits) {
     std::vector<std::byte> data(static_cast<size_t>(dtype_bytes(dtype)) * 4);
     std::memcpy(data.data() + dtype_bytes(dtype) * 2, &bits, static_cast<size_t>(dtype_bytes(dtype)));

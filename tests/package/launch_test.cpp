@@ -20,14 +20,14 @@ LaunchPlan plan() {
 }
 std::map<std::string, std::string> files(const LaunchPlan& p) { return launch_files(p, known_engines()); }
 
-// Runs a launch script with a stand-in for the engine on PATH and returns the arguments it was called with.
+// Runs a launch script with a stand-in for the engine on PATH and returns the arguments that the script passed to it.
 std::vector<std::string> arguments_of(const std::string& script_name, const std::string& script,
                                       const std::string& program, const testing::Scratch& dir) {
   const fs::path package = dir / "a \"package\" \\ here";
   put(package / "engines" / script_name, script);
   put(dir / "bin" / program, "#!/bin/sh\nfor a in \"$@\"; do printf '%s\\n' \"$a\"; done > \"$OUT\"\n");
   fs::permissions(dir / "bin" / program, fs::perms::owner_all);
-  // The path contains quotes, so it reaches the shell through the environment.
+  // The path contains quotes, so it is passed in an environment variable.
   const std::string command =
       "PATH='" + (dir / "bin").string() + "':$PATH OUT='" + (dir / "out").string() + "' bash \"$SCRIPT\" --port 1234";
   ::setenv("SCRIPT", (package / "engines" / script_name).c_str(), 1);
@@ -110,7 +110,7 @@ TEST(Launch, SglangStandaloneHasOneK) {
   EXPECT_EQ(after(arguments, "--speculative-num-steps"), "5");
   EXPECT_EQ(after(arguments, "--speculative-num-draft-tokens"), "6");
   EXPECT_EQ(after(arguments, "--speculative-eagle-topk"), "1");
-  // SGLang refuses or ignores these flags when the draft is a model of its own.
+  // SGLang refuses or ignores these flags if the draft is a separate model (STANDALONE).
   for (const char* flag :
        {"--speculative-use-rejection-sampling", "--speculative-use-block-verification", "--speculative-adaptive"})
     EXPECT_EQ(std::count(arguments.begin(), arguments.end(), flag), 0) << flag;
@@ -138,8 +138,8 @@ TEST(Launch, SglangEagleGetsScheduleAndRule) {
   EXPECT_NE(made["tensorrt-llm.yaml"].find("decoding_type: Eagle3\n"), std::string::npos);
 }
 
-// SGLang 0.5.23 refuses to start with rejection sampling, which block verification turns on, too, if the head has
-// fewer tokens than the target.
+// SGLang 0.5.23 refuses to start with rejection sampling if the head has fewer tokens than the target. Block
+// verification turns rejection sampling on.
 TEST(Launch, SglangSamplesOnlyFromAWholeVocabulary) {
   for (const char* verify : {"token", "block"})
     for (const bool greedy : {false, true}) {
@@ -155,7 +155,8 @@ TEST(Launch, SglangSamplesOnlyFromAWholeVocabulary) {
     }
 }
 
-// Each engine serves a head only for targets whose hidden states it hands out, and of the layouts that it reads.
+// An engine can serve a head only if it exposes the hidden states of the target's family and can read the head's
+// layout. Otherwise its launch file must start without the head.
 TEST(Launch, AHeadThatAnEngineCannotServeIsLeftOut) {
   const std::map<std::string, std::string> file_of = {{"vllm", "vllm.sh"},
                                                       {"kserve", "kserve.yaml"},
@@ -221,10 +222,10 @@ TEST(Launch, WhatIsReadOfAHead) {
   EXPECT_TRUE(facts.reduced_vocabulary && facts.is_speculators_layout && facts.norm_before_residual);
   EXPECT_TRUE(facts.hides_norm_before_fc);
   EXPECT_EQ(facts.taps, (std::vector<int64_t>{1, 2, 4}));
-  head_facts(Json::array(), 3);  // what is no config says nothing
+  head_facts(Json::array(), 3);  // a config.json that is no object is ignored
 }
 
-// As llama.cpp's converter does, this one refuses a head without its target.
+// A stand-in for llama.cpp's converter. Like the real one, it refuses a head without its target.
 constexpr char kConverter[] = R"(import json, sys
 config = json.load(open(sys.argv[1] + "/config.json"))
 if "draft_vocab_size" in config and "--target-model-dir" not in sys.argv: sys.exit("EAGLE-3 model requires its target")
@@ -328,7 +329,7 @@ TEST(Launch, HelmValues) {
       << "RFC 1123";
 }
 
-// Writes CASE/engines/… below $SPECDEC_LAUNCH_OUT for the engines' own parsers (engines/engine_parsers_test.py).
+// Writes launch files to CASE/engines/ below $SPECDEC_LAUNCH_OUT, where engine_parsers_test.py reads them.
 TEST(Launch, FilesForTheEnginesParsers) {
   const char* const out = std::getenv("SPECDEC_LAUNCH_OUT");
   if (!out) GTEST_SKIP() << "SPECDEC_LAUNCH_OUT is not set: engine_parsers_test.py sets it";
@@ -377,7 +378,7 @@ TEST(Launch, SpecdecSettings) {
     EXPECT_NE(toml.find(line), std::string::npos) << toml;
 }
 
-// The gate may have run on a CPU in fp32; other engines serve the checkpoint as it is.
+// The gate may have measured in fp32 on a CPU; engines other than specdec serve in the checkpoint's own dtype.
 TEST(Launch, OtherEnginesServeInTheCheckpointsDtype) {
   LaunchPlan p = plan();
   p.dtype = "fp32";
@@ -419,7 +420,7 @@ TEST(Launch, PlanOfAReport) {
   EXPECT_EQ(launch_plan(report, "n", "").schedule[0].low, 1) << "batch 1 is always covered";
 }
 
-// Neighbouring rows with the same K are one range to an engine, whatever their figures.
+// In launch files, neighbouring schedule rows with the same K form one range, even if their speed-ups differ.
 TEST(Launch, EveryFileSaysWhatTheGateSaidAndWhatEachRowRestsOn) {
   ValidationReport report = testing::sample_report({}, {});
   const auto made = files(launch_plan(report, "n", ""));
@@ -435,7 +436,7 @@ TEST(Launch, EveryFileSaysWhatTheGateSaidAndWhatEachRowRestsOn) {
   EXPECT_NE(made.at("vllm.sh").find("[[1,4,4],[5,16,3],[17,64,0]]"), std::string::npos) << made.at("vllm.sh");
 }
 
-// No line of these files drafts, except comments that explain how to.
+// If the gate did not pass, launch files must start without the draft; only their comments explain how to draft.
 TEST(Launch, ADraftThatDidNotPassStartsPlain) {
   for (const Verdict verdict : {Verdict::kNotWorthIt, Verdict::kFail, Verdict::kInconclusive, Verdict::kNotLossless})
     for (const bool earlier : {false, true})
@@ -445,7 +446,7 @@ TEST(Launch, ADraftThatDidNotPassStartsPlain) {
         report.reason = "speed-up at batch 1 0.912 [0.873, 0.953]:\nexport EVIL=1\xc2\x85k: v";
         report.best_k = 2;
         report.speedup = {0.912, {0.873, 0.953}, 8};
-        report.schedule = {{1, 4, 2}};  // as earlier versions wrote it
+        report.schedule = {{1, 4, 2}};  // a schedule as earlier versions wrote it
         if (!earlier) report.schedule = {{1, 1, 0, true, 2, 0.912, {0.873, 0.953}}, {2, 4, 0, false, 2, 1.1}};
         LaunchPlan p = launch_plan(report, "n", "");
         p.kind = eagle3 ? DraftKind::kEagle3 : DraftKind::kModel;

@@ -1,4 +1,4 @@
-// A target, a small draft model and an EAGLE-3 head for the tests of package lint.
+// Models for the tests of `specdec package lint`: a target, a small draft model and an EAGLE-3 head.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,8 +16,8 @@ namespace specdec::deploy {
 
 inline constexpr int64_t kVocab = 640, kHidden = 16, kMlp = 32, kHeads = 2, kSize = 8, kKept = 320, kLayers = 12;
 
-// A target with all of its tensors, a small draft model and an EAGLE-3 head for it. None of them has a fault until a
-// test adds one.
+// A target with all of its tensors, a small draft model and an EAGLE-3 head for it. They have no fault until a test
+// adds one.
 class LintTest : public ::testing::Test {
  protected:
   using Shape = std::vector<int64_t>;
@@ -63,7 +63,7 @@ class LintTest : public ::testing::Test {
     add_layer(eagle, "midlayer.", 2 * kHidden);
     eagle["midlayer.hidden_norm.weight"] = {kHidden};
     tensors_["head"] = eagle;
-    for (int64_t i = 0; i < kKept; ++i) offsets_.push_back(i);  // keeps every second id
+    for (int64_t i = 0; i < kKept; ++i) offsets_.push_back(i);  // every second id is kept
     for (int64_t i = 0; i < kVocab; ++i) marks_.push_back(i % 2 == 0);
     write("head");
     bind();
@@ -118,7 +118,7 @@ class LintTest : public ::testing::Test {
     config.erase(key);
     testing::put(dir / model / "config.json", config.dump());
   }
-  // Returns all findings except the finding that nothing was measured.
+  // Returns all findings except "measured", which says that no validation report was given.
   std::vector<Finding> lint(const std::string& model) const {
     std::vector<Finding> findings = lint_draft(dir / "target", dir / model, std::nullopt);
     std::erase_if(findings, [](const Finding& f) { return f.rule == "measured"; });

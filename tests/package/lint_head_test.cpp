@@ -1,4 +1,4 @@
-// Tests the checks of EAGLE-3 heads.
+// Tests the checks of EAGLE-3 heads in `specdec package lint`.
 #include "tests/package/lint_case.h"
 
 namespace specdec::deploy {
@@ -8,7 +8,7 @@ using specdec::testing::get;
 using specdec::testing::put;
 
 TEST_F(LintTest, MapOfTheReducedVocabulary) {
-  offsets_[5] = 3;  // repeats the id before it
+  offsets_[5] = 3;  // the same id twice
   write("head");
   expect("head", true, "vocab-map", "d2t[5] = 3");
   for (const int64_t beyond : {kVocab, int64_t{-6}, INT64_MAX, INT64_MIN}) {
@@ -16,7 +16,7 @@ TEST_F(LintTest, MapOfTheReducedVocabulary) {
     write("head");
     expect("head", true, "vocab-map", "d2t[5] = ");
   }
-  // ModelOpt orders the ids by frequency. Engines compute i + d2t[i] and need no order.
+  // ModelOpt orders the ids by frequency. Engines compute i + d2t[i], so they accept any order.
   offsets_[5] = 7, offsets_[6] = 4;
   write("head");
   expect("head", false, "vocab-map", "the ids do not ascend: vLLM, SGLang and llama.cpp take any order; specdec");
@@ -63,7 +63,7 @@ TEST_F(LintTest, AHeadThatWasNeverTrained) {
   marks_.clear();
   deviation_ = 0.02f;
   bool found = false;
-  // The deviation of 10,240 random draws is right only within 0.7 %, so several deviations are tried.
+  // The standard deviation of 10,240 random draws varies by 0.7 %, so several deviations are tried.
   for (float off : {1.0f, 0.9985f, 1.0015f, 0.997f, 1.003f, 0.9955f, 1.0045f}) {
     deviation_ = 0.02f * off;
     write("head");
@@ -77,7 +77,7 @@ TEST_F(LintTest, Embedding) {
   tensors_["head"]["embed_tokens.weight"] = {kVocab, kHidden};
   write("head");
   expect("head", true, "embedding", "not the target's");
-  // The target's own bytes are accepted.
+  // A head whose embedding is a byte-identical copy of the target's is accepted.
   const SafetensorsDirectory head(dir / "head");
   std::vector<std::vector<std::byte>> bytes;
   std::vector<TensorToWrite> list;
@@ -116,12 +116,12 @@ TEST_F(LintTest, TheTargetsEmbeddingInAnotherDtype) {
   };
   with_embedding(std::as_bytes(std::span(rounded)));
   expect("head", false, "embedding", "the target's in another dtype: vLLM uses this copy, SGLang the target's");
-  rounded[7] = static_cast<uint16_t>(rounded[7] + 0x80);  // twice as large
+  rounded[7] = static_cast<uint16_t>(rounded[7] + 0x80);  // twice as large in bf16
   with_embedding(std::as_bytes(std::span(rounded)));
   expect("head", true, "embedding", "not the target's");
 }
 
-// vLLM and SGLang read the key under eagle_config first, and so does specdec's loader.
+// vLLM, SGLang and specdec's loader read norm_before_fc under eagle_config first.
 TEST_F(LintTest, NormBeforeFcInEitherPlace) {
   tensors_["head"]["input_norm.weight"] = {3 * kHidden};
   write("head");
@@ -180,7 +180,7 @@ TEST_F(LintTest, AHeadThatTakesTheTargetsOutputMatrix) {
   EXPECT_FALSE(findings[0].fatal || findings[1].fatal);
 }
 
-// Original EAGLE-3 heads call themselves LlamaForCausalLM.
+// The original EAGLE-3 heads have "LlamaForCausalLM" as their architecture.
 TEST_F(LintTest, AHeadWithTheNameOfAModel) {
   edit("head", "/architectures", Json::array({"LlamaForCausalLM"}));
   expect("head", false, "architectures", "write LlamaForCausalLMEagle3");

@@ -125,7 +125,7 @@ TEST_F(LintTest, WhatTheGateSaid) {
   EXPECT_EQ(texts().find("the end"), std::string::npos) << "the line of the gate has it in full";
   report.reason = "speed-up at batch 1 0.912 [0.873, 0.953]";
   report.speedup = {0.912, {0.873, 0.953}, 8};
-  report.schedule = {{1, 4, 2}};  // as earlier versions wrote it
+  report.schedule = {{1, 4, 2}};  // a schedule as earlier versions wrote it
   EXPECT_NE(texts().find("warning: the schedule drafts although no gain was measured: batch 1-4: K 2 (predicted): "
                          "validate and package the pair again"),
             std::string::npos)

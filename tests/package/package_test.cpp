@@ -94,7 +94,7 @@ TEST(Package, TheDraftGetsTheTargetsTokenizer) {
   EXPECT_EQ(verify_package(done.path.string()).exit_code, 0);
 }
 
-// The speculators library keeps the head's own config inside another one, and SGLang and vLLM want no tokenizer of it.
+// The speculators library nests the head's own config in another object. Such a head is packaged without a tokenizer.
 TEST(Package, AHeadInTheSpeculatorsLayout) {
   Pair pair;
   const Json inner = Json::parse(get(pair.dir / "draft/config.json"));
@@ -150,7 +150,7 @@ TEST(Package, ReportOfAnotherPairIsStale) {
   refuse("roles swapped", [](Pair&, PackageOptions& o) { std::swap(o.target, o.draft); });
   refuse("was made for target", [](Pair& p, PackageOptions&) {
     testing::write_tiny_model(p.dir / "target", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
-    p.write_report();  // validated with the new target, but the draft was distilled for the old one
+    p.write_report();  // validated with the new target, but the draft was distilled for the old target
   });
 }
 
@@ -170,7 +170,7 @@ TEST(Package, TheNextCommandMeasuresAsTheReportDidFromWhereverItIs) {
   put(pair.dir / "traffic/index.json", "{}");
   ValidationReport report = testing::sample_report(fingerprint_model(pair.dir / "target"),
                                                    fingerprint_model(pair.dir / "draft"), Verdict::kInconclusive);
-  report.alpha.n = 0;  // nothing was measured: the gate is to run again
+  report.alpha.n = 0;  // nothing was measured, so the next command is a validation
   report.data_path = "traffic";
   report.flags = {"--threads=2", "--floor=0.7"};
   put(pair.dir / "gate/report.json", to_json(report).dump());
@@ -211,8 +211,8 @@ TEST(Package, VerdictsThatAreNoPass) {
   }
 }
 
-// A long reason stands in full in the outcome, for the line of the gate, and briefly in what is printed and written
-// beside it.
+// A long reason of the gate is stored in full in the package's manifest and outcome; warnings, launch files and the
+// model card contain a short form.
 TEST(Package, ALongReasonStandsInFullOnce) {
   Pair pair;
   ValidationReport report = testing::sample_report(fingerprint_model(pair.dir / "target"),
@@ -238,8 +238,8 @@ TEST(Package, ALongReasonStandsInFullOnce) {
   EXPECT_EQ(rest.find("run it again on an idle machine"), std::string::npos) << rest;
 }
 
-// Where the target's directory is called "target", its config may tell a name. Without one nothing is called "target"
-// that has a better description.
+// If the target's directory is called "target", its config may give a better name. Without such a name, model card and
+// launch files describe the target by its fingerprint.
 TEST(Package, ATargetIsCalledAsItsConfigSays) {
   Pair pair;
   EXPECT_EQ(pair.create().name, "target");
@@ -372,8 +372,8 @@ TEST(Package, SignaturesAndStoresThatDemandThem) {
   ::unsetenv("XDG_STATE_HOME");
 }
 
-// SIGKILL at every write, fsync, rename, mkdir and unlink of packaging and promoting: the store always holds only whole
-// packages and a channel that names one of them, and a second run succeeds.
+// The process is killed (SIGKILL) at every write, fsync, rename, mkdir and unlink of packaging and promoting. The store
+// must then hold only whole packages and a channel that points to one of them, and a second run must succeed.
 TEST(Package, TheStoreIsValidAtEveryKillPoint) {
   Pair pair(/*in_memory=*/true);
   const fs::path store = pair.dir / "store";
@@ -408,8 +408,8 @@ TEST(Package, TheStoreIsValidAtEveryKillPoint) {
   EXPECT_GE(news, 1);
 }
 
-// Makes the package on a disk that is full at the first, the second, … write, until it succeeds, and looks at what each
-// failure has left.
+// Creates the package on a disk that is full at the first write, then at the second, and so on until it succeeds. Calls
+// `look` after each failure.
 void on_full_disks(const Pair& pair, const std::function<void(int)>& look) {
   for (int n = 1; n < 200; ++n) {
     const int code = testing::in_child("SPECDEC_ENOSPC_AT", std::to_string(n), [&] { pair.create(5); });

@@ -1,4 +1,4 @@
-// A target, a draft and a validation report of the two, in a scratch directory.
+// A target, a draft and a validation report for them, in a scratch directory.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ struct Pair {
   Scratch dir;
 };
 
-// Returns every file below a directory: relative path → content.
+// Returns every file below a directory, as a map from relative path to content.
 inline std::map<std::string, std::string> contents(const fs::path& root) {
   std::map<std::string, std::string> files;
   if (fs::exists(root))

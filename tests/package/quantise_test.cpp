@@ -1,5 +1,4 @@
-// Tests quantised drafts against their formats as quantise.h describes them, with decoders that are written here
-// independently.
+// Tests quantised drafts against the formats described in quantise.h, with independent decoders.
 #include "deploy/package/quantise.h"
 
 #include <bit>
@@ -20,14 +19,14 @@ using specdec::testing::Scratch;
 
 const std::string kMatrix = "model.layers.0.mlp.down_proj.weight", kStem = "model.layers.0.mlp.down_proj.";
 
-// IEEE half precision. GCC 12 has _Float16 in C++ on x86 only.
+// IEEE half precision. In C++, GCC 12 has _Float16 only on x86.
 #ifdef __aarch64__
 using Half = __fp16;
 #else
 using Half = _Float16;
 #endif
 
-// A draft with one matrix; `values` has shape [rows, columns].
+// A draft model with a single matrix; `values` has shape [rows, columns].
 struct Draft {
   Scratch dir;
   Draft(const std::vector<float>& values, int64_t rows, const std::string& dtype = "F32") {
@@ -60,7 +59,7 @@ std::vector<T> tensor(const fs::path& directory, const std::string& name, const 
   return out;
 }
 
-// Returns the value of a code of OCP's E4M3, from the definition.
+// Returns the value of an E4M3 code by the definition of the Open Compute Project.
 double e4m3(int code) {
   const int exponent = code >> 3 & 15, mantissa = code & 7;
   return (code & 128 ? -1 : 1) *
@@ -85,7 +84,7 @@ TEST(Quantise, Fp8KeepsWhatItCanSayAndRoundsTiesToEven) {
   ASSERT_EQ(got.size(), values.size());
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], codes[i]) << values[i];
   EXPECT_EQ(tensor<float>(draft.dir / "fp8", kMatrix + "_scale", "F32"), std::vector<float>{1});
-  EXPECT_GT(done.relative_error, 0.01);  // from the ties, each at most 1 / 16
+  EXPECT_GT(done.relative_error, 0.01);  // values in the middle between two codes cause errors up to 1 / 16
   EXPECT_LT(done.relative_error, 1 / 16.0);
 }
 
@@ -120,12 +119,12 @@ TEST(Quantise, Fp8TakesTheNearestCodeInEveryRow) {
       EXPECT_LE(std::fabs(e4m3(codes[n * kColumns + k]) - wanted), nearest * (1 + 1e-5) + 1e-12) << n << ", " << k;
     }
   }
-  for (size_t k = 0; k < kColumns; ++k) EXPECT_EQ(codes[k] & 127, 0);  // the first row is zeros
+  for (size_t k = 0; k < kColumns; ++k) EXPECT_EQ(codes[k] & 127, 0);  // the first row is all zeros
   EXPECT_TRUE(std::isfinite(scales[0]) && scales[0] > 0);
 }
 
-// Decodes w = scale · (q − 128), with four q per word along the inputs. The first checkpoint format stores the zero
-// point minus one.
+// Decodes w = scale · (q − 128); each word holds four q along the input dimension. Version 1 of the "gptq" checkpoint
+// format stores the zero point minus one.
 std::vector<double> unpack_gptq(const fs::path& directory, int64_t rows, int64_t columns, int64_t group) {
   const auto packed = tensor<uint32_t>(directory, kStem + "qweight", "I32"),
              zeros = tensor<uint32_t>(directory, kStem + "qzeros", "I32");
@@ -155,7 +154,7 @@ TEST(Quantise, Int8IsWithinHalfAStep) {
     std::vector<float> values = noise(static_cast<size_t>(kRows * columns));
     for (int64_t k = 0; k < columns; ++k) {
       values[static_cast<size_t>(k)] = 0;
-      values[static_cast<size_t>(columns + k)] *= 1e-4f;  // makes scales below fp16's normal numbers
+      values[static_cast<size_t>(columns + k)] *= 1e-4f;  // makes scales that are subnormal in fp16
     }
     const Draft draft(values, kRows);
     const QuantisedDraft done = draft.make("int8");
@@ -165,7 +164,7 @@ TEST(Quantise, Int8IsWithinHalfAStep) {
               group == columns ? -1 : group);
     const auto got = unpack_gptq(draft.dir / "int8", kRows, columns, group);
     const auto scales = tensor<Half>(draft.dir / "int8", kStem + "scales", "F16");
-    for (int64_t n = 0; n < kRows; ++n)  // nothing is clipped
+    for (int64_t n = 0; n < kRows; ++n)  // no value may be clipped
       for (int64_t k = 0; k < columns; ++k)
         EXPECT_GE(127 * static_cast<double>(scales[static_cast<size_t>(k / group * kRows + n)]),
                   std::fabs(values[static_cast<size_t>(n * columns + k)]));
@@ -186,7 +185,7 @@ TEST(Quantise, Int8IsWithinHalfAStep) {
 TEST(Quantise, SixteenBitDraftsAreRead) {
   std::vector<float> values = noise(8 * 32);
   for (float& v : values)
-    // Both bf16 and fp16 hold the value exactly.
+    // The values are exact in both bf16 and fp16.
     v = static_cast<float>(static_cast<Half>(std::bit_cast<float>(std::bit_cast<uint32_t>(v) & 0xffff0000u)));
   values[3] = 0x1p-20f;  // subnormal in fp16
   const Draft wide(values, 8), brain(values, 8, "BF16"), half(values, 8, "F16");

@@ -9,7 +9,7 @@ namespace {
 
 using specdec::testing::Pair;
 
-// Repeats f() until no other process is in its way. Any other error is thrown on and ends the child.
+// Repeats f() until no other process holds the lock. Any other error is rethrown and ends the child.
 void until_free(const std::function<void()>& f) {
   for (;;) {
     try {
@@ -33,7 +33,7 @@ pid_t spawn(const std::function<void()>& f) {
   }
 }
 
-// Publishes another draft each time, except that every second round repeats the package of the round before.
+// Publishes a new draft in every second round and the same package again in the round after it.
 void publish(const fs::path& root, const fs::path& store, int publisher, int round) {
   const fs::path work = root / ("publisher-" + std::to_string(publisher));
   fs::create_directories(work);
@@ -43,8 +43,7 @@ void publish(const fs::path& root, const fs::path& store, int publisher, int rou
   options.report = work / "report.json";
   options.store = store;
   testing::write_tiny_model(
-      options.draft,
-      {.bump = publisher * 16 + round / 2, .vocab = 64, .hidden = 8});  // every second one exists already
+      options.draft, {.bump = publisher * 16 + round / 2, .vocab = 64, .hidden = 8});  // the same draft for two rounds
   const Fingerprint target = fingerprint_model(options.target);
   testing::put(options.draft / "specdec.json", to_json(DraftBinding{target, "prune:1", "ce", Json::object()}).dump());
   testing::put(options.report,
@@ -76,7 +75,7 @@ TEST(Race, EveryReaderSeesAWholePackage) {
         const auto package = resolve_package(store.string() + ":prod", true);
         if (!package || package->root.filename() != "sha256-" + package->digest)
           throw Error(ErrorKind::kInternal, "no package");
-        verify_files(package->root, package->manifest, true);  // still whole, however many collections ran
+        verify_files(package->root, package->manifest, true);  // still whole, although collections ran meanwhile
         list_packages(store);
         seen.insert(package->digest);
       }
@@ -85,7 +84,7 @@ TEST(Race, EveryReaderSeesAWholePackage) {
   others.push_back(spawn([&] {
     while (!fs::exists(done)) try {
         until_free([&] { rollback(store, "prod", {"race", 1}); });
-      } catch (const Error& e) {  // there is no earlier package, or --keep 1 removed it
+      } catch (const Error& e) {  // there is no earlier package, or collect_garbage() has removed it
         if (std::string(e.what()).find("no package") == std::string::npos) throw;
       }
   }));

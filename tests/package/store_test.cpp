@@ -22,7 +22,7 @@ class StoreTest : public ::testing::Test {
     }
   }
   std::string digest(size_t i) const { return made[i].digest; }
-  // A publisher holds the packages that it has just made; this releases them.
+  // Releases the locks that publishers hold on the packages they have just made.
   void let_go() {
     for (auto& package : made) package.hold.reset();
   }
@@ -32,7 +32,8 @@ class StoreTest : public ::testing::Test {
   std::vector<PackageOutcome> made;
 };
 
-// Digests are in no order, so of five packages made within a second the last would often not be the newest.
+// Packages of the same second must be listed in order of creation. In the order of their digests, the last of the five
+// packages would often not be the newest.
 TEST_F(StoreTest, PackagesOfTheSameSecondAreInTheirOrder) {
   std::vector<std::string> order;
   for (int i = 0; i < 5; ++i) {
@@ -116,7 +117,7 @@ TEST_F(StoreTest, ListsOldestFirstWithChannelsAndProblems) {
   put(made[2].path / "manifest.json", "{");
   const auto list = list_packages(store);
   ASSERT_EQ(list.size(), 3u);
-  EXPECT_EQ(list[0].digest, digest(2));  // sorted first, because an unreadable package has no date
+  EXPECT_EQ(list[0].digest, digest(2));  // sorted first, because the date of an unreadable package is unknown
   EXPECT_NE(list[0].problem.find("manifest.json"), std::string::npos);
   EXPECT_EQ(list[1].digest, digest(0));
   EXPECT_TRUE(list[1].channels.empty());
@@ -154,7 +155,7 @@ TEST_F(StoreTest, WhatARollbackNeedsStays) {
   promote(store, digest(0), "prod", {"", 1});
   promote(store, digest(2), "prod", {"", 2});
   promote(store, digest(1), "prod", {"", 3});
-  rollback(store, "prod", {"", 4});  // goes to 2; the next rollback goes to 0
+  rollback(store, "prod", {"", 4});  // goes back to package 2; the next rollback goes to package 0
   EXPECT_EQ(channel_history(store, "prod", 1), (std::vector<std::string>{digest(2)}));
   EXPECT_EQ(channel_history(store, "prod", 2), (std::vector<std::string>{digest(2), digest(1), digest(0)}));
   EXPECT_EQ(why_of(collect_garbage(store, 2, false).kept)[digest(0)], "history of prod");
@@ -222,8 +223,8 @@ TEST_F(StoreTest, ADamagedChannelStopsTheCollection) {
   EXPECT_EQ(std::distance(fs::directory_iterator(store / "packages"), fs::directory_iterator()), 3);
 }
 
-// SIGKILL at every change that promote, rollback, pin and collect_garbage make: channels name whole packages, every
-// package is whole or removed, and a second run succeeds.
+// The process is killed (SIGKILL) at every change that promote, rollback, pin and collect_garbage make. Channels must
+// then point to whole packages, every package must be whole or removed, and a second run must succeed.
 TEST_F(StoreTest, ValidAtEveryKillPointOfTheStore) {
   let_go();
   promote(store, digest(0), "prod", {"", 1});
@@ -257,7 +258,7 @@ TEST_F(StoreTest, ValidAtEveryKillPointOfTheStore) {
   }
 }
 
-// Whoever may write to refs/ must not make a publisher write into another of its files.
+// An attacker who may write to refs/ must not be able to make a publisher write into another file of the publisher.
 TEST(Store, ALinkInPlaceOfAChannelsLogIsNotFollowed) {
   const Pair pair;
   const PackageOutcome made = pair.create();
@@ -269,7 +270,7 @@ TEST(Store, ALinkInPlaceOfAChannelsLogIsNotFollowed) {
   EXPECT_FALSE(fs::exists(store / "refs/prod"));
 }
 
-// Nor must a link lead the collection, or a publisher, out of the store.
+// A link must not lead garbage collection or a publisher out of the store.
 TEST(Store, ALinkInPlaceOfADirectoryIsRefused) {
   for (const char* own : {"tmp", "refs", "pins", "packages"}) {
     const Pair pair;

@@ -15,7 +15,7 @@ using specdec::testing::get;
 using specdec::testing::Pair;
 using specdec::testing::put;
 
-// A package in a directory, read over a connection that breaks after `breaks_after` bytes.
+// Reads a package from a directory, over a simulated connection that breaks after `breaks_after` bytes.
 class BreakingSource : public PackageSource {
  public:
   BreakingSource(fs::path root, uint64_t breaks_after) : root_(std::move(root)), left_(breaks_after) {}
@@ -40,7 +40,7 @@ class BreakingSource : public PackageSource {
   uint64_t left_, read_ = 0;
 };
 
-// A destination that records the files it is given, in the order of their arrival.
+// A destination that records the files that it receives, in order of arrival.
 struct KeepingSink : PackageSink {
   std::string name() const override { return "place"; }
   bool is_public() override { return open; }
@@ -187,7 +187,8 @@ TEST(Transfer, AStoreThatDemandsSignatures) {
   EXPECT_TRUE(promote(pair.dir / "other", made.digest, "prod", {"", 0}, {keys / "plain.key", ""}).changed);
 }
 
-// SIGKILL at every change of the file system: the other store has the whole package or none, and a second run succeeds.
+// The process is killed (SIGKILL) at every change of the file system. The receiving store must then have the whole
+// package or none of it, and a second run must succeed.
 TEST(Transfer, AtEveryKillPoint) {
   const Pair pair(/*in_memory=*/true);
   const PackageOutcome made = pair.create();
@@ -206,8 +207,8 @@ TEST(Transfer, AtEveryKillPoint) {
   EXPECT_GE(points, 50);
 }
 
-// Under every fault but SIGKILL, and a power cut at any change: the package is whole or absent, what was reported as
-// done stays, and a second run succeeds.
+// Simulates all other faults, and a power cut at each change of the file system. The package must be whole or absent, a
+// transfer reported as done must stay, and a second run must succeed.
 TEST(Transfer, UnderFaultsAndPowerCuts) {
   const Pair pair(/*in_memory=*/true);
   const PackageOutcome made = pair.create();

@@ -1,5 +1,5 @@
-// Tests when a package is trusted: where it is and how it was reached, signed and numbered channels, and that the files
-// that are read are those that were checked.
+// Tests which packages are trusted: rules of the store, links that lead to a package, signed and numbered channels.
+// Also tests that a file that changed between its check and its use is noticed.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -44,8 +44,8 @@ class TrustTest : public ::testing::Test {
     expect_error(ErrorKind::kData, {"not signed", "demands it"}, [&] { resolve_package(argument.string(), false); });
     expect_error(ErrorKind::kData, {"not signed", "demands it"}, [&] { resolve_model(argument.string()); });
   }
-  // Signs both packages, promotes one after the other in a store that demands signatures, sees each, and returns what
-  // the channel was with the first.
+  // Signs both packages and promotes one after the other in a store that requires signatures. Returns the channel's
+  // file as it was after the first promotion.
   std::string promote_both() {
     sign(first);
     sign(second);
@@ -87,7 +87,8 @@ TEST_F(TrustTest, IsOfWhatWasOpenedNotOfItsSpelling) {
 }
 
 TEST_F(TrustTest, AStoreAppliesToWhatLiesElsewhereToo) {
-  // packages/ itself is a link, then an entry of it is one, and then a link leads through the store.
+  // A store's trusted.pub must apply if packages/ is a link, if an entry of packages/ is a link, and if a link leads to
+  // an entry of packages/.
   const fs::path elsewhere = pair.dir / "elsewhere";
   fs::create_directories(elsewhere);
   fs::copy(store / "packages", elsewhere / "folder", fs::copy_options::recursive);
@@ -104,11 +105,11 @@ TEST_F(TrustTest, AStoreAppliesToWhatLiesElsewhereToo) {
   fs::create_directory_symlink(elsewhere / "folder" / name, third / "packages" / name);
   demand(third);
   refused(third / "packages" / name);
-  // A store inside another store's packages/: both must trust the package.
+  // A store inside another store's packages/: the trusted.pub of both must accept the package.
   const fs::path inner = third / "packages/inner";
   fs::copy(store, inner, fs::copy_options::recursive);
   refused(inner / "packages" / name);
-  // No trusted.pub applies to a copy that is outside of every store.
+  // A copy outside of every store is accepted, because no trusted.pub applies.
   EXPECT_TRUE(resolve_package((elsewhere / "folder" / name).string(), true));
   EXPECT_TRUE(resolve_package(first.path.string(), true)) << "and the first store demands nothing";
 }
@@ -150,7 +151,7 @@ TEST_F(TrustTest, LinksInACircleAreAnError) {
   expect_error(ErrorKind::kData, {"circle"}, [&] { follow_links(pair.dir / "a"); });
 }
 
-// ---- rollback and freeze of a channel ----
+// ---- channels are signed and numbered, and an older state is refused ----
 
 TEST_F(TrustTest, ChannelsAreSignedAndNumberedWhereTheStoreDemandsIt) {
   promote(store, first.digest, "prod", {"", 1});
@@ -179,7 +180,7 @@ TEST_F(TrustTest, ChannelsAreSignedAndNumberedWhereTheStoreDemandsIt) {
 
 TEST_F(TrustTest, AnOlderStateOfAChannelIsRefused) {
   const std::string old = promote_both();
-  put(store / "refs/prod", old);  // signed, but old
+  put(store / "refs/prod", old);  // correctly signed, but an older state
   expect_error(ErrorKind::kData, {"an older state of the channel", "number 1", "number 2", "rollback --key"},
                [&] { named("prod"); });
   fs::create_directory_symlink(store, pair.dir / "other-way");
@@ -187,13 +188,13 @@ TEST_F(TrustTest, AnOlderStateOfAChannelIsRefused) {
                [&] { resolve_package((pair.dir / "other-way").string() + ":prod", false); });
   expect_error(ErrorKind::kData, {"an older state of the channel"},
                [&] { resolve_package((store / "refs/prod").string(), false); });
-  // Whoever can sign continues above the highest number that was seen.
+  // A promotion with a signing key gets a number above the highest number seen so far.
   EXPECT_EQ(promote(store, second.digest, "prod", {"", 3}, signer).number, 3);
   EXPECT_EQ(named("prod"), second.digest);
-  // Another package has a number that was seen before.
+  // A record for another package with a number that was seen before is refused.
   put(store / "refs/prod", to_text(sign_channel("prod", first.digest, 3, 9, signer)));
   expect_error(ErrorKind::kData, {"an older state of the channel", "number 3"}, [&] { named("prod"); });
-  // The file was forged, cut off or taken from another channel.
+  // A record that was taken from another channel, cut off or forged is refused.
   put(store / "refs/prod", to_text(sign_channel("canary", second.digest, 9, 9, signer)));
   expect_error(ErrorKind::kData, {"another channel or another package"}, [&] { named("prod"); });
   std::string text = to_text(sign_channel("prod", second.digest, 9, 9, signer));
@@ -211,7 +212,7 @@ TEST_F(TrustTest, AnOlderStateOfAChannelIsRefused) {
   EXPECT_EQ(named("prod"), second.digest) << "who has seen nothing cannot know";
 }
 
-// The number of a channel is remembered for the key that signed it, too, since a store's path can change.
+// The highest number is also remembered per signing key, because the path of a store can change.
 TEST_F(TrustTest, AnOlderStateIsRefusedAfterTheStoreWasMoved) {
   const std::string old = promote_both();
   const fs::path moved = pair.dir / "moved";
@@ -222,12 +223,12 @@ TEST_F(TrustTest, AnOlderStateIsRefusedAfterTheStoreWasMoved) {
                there);
   EXPECT_EQ(promote(moved, first.digest, "prod", {"", 3}, signer).number, 3) << "goes on above what was seen";
   EXPECT_EQ(there(), first.digest);
-  // A copy that lags behind its store, which is still there, is told and not refused.
+  // A copy with an older state than the store, which still exists, gives a warning instead of an error.
   const fs::path copy = pair.dir / "copy";
   fs::copy(moved, copy, fs::copy_options::recursive);
   put(copy / "refs/prod", old);
   std::vector<std::string> said;
-  set_log_sink([&](LogLevel level, const std::string& text) {  // also of what earlier tests left unsaid
+  set_log_sink([&](LogLevel level, const std::string& text) {  // also gets messages that earlier tests left unlogged
     if (level == LogLevel::kWarn && text.find(copy.string()) != std::string::npos) said.push_back(text);
   });
   EXPECT_EQ(resolve_package(copy.string() + ":prod", false)->digest, first.digest);
@@ -275,7 +276,7 @@ TEST_F(TrustTest, TheChannelsSignatureComesAlong) {
   expect_error(ErrorKind::kUsage, {"--key"}, [&] { promote(other, first.digest, "canary", {"", 3}, {"", "", old}); });
 }
 
-// ---- the files that are read are those that were checked ----
+// ---- a file that changed after its digest was checked is refused ----
 
 TEST_F(TrustTest, WhatChangesAfterTheCheckIsNoticed) {
   const fs::path weights = first.path / "draft/model.safetensors";
@@ -288,7 +289,7 @@ TEST_F(TrustTest, WhatChangesAfterTheCheckIsNoticed) {
     expect_error(ErrorKind::kData, {"was changed after it had been checked"}, [&] { verified->require_unchanged(); });
     undo();
     expect_error(ErrorKind::kData, {"was changed after it had been checked"},
-                 [&] { verified->require_unchanged(); });  // changed and changed back
+                 [&] { verified->require_unchanged(); });  // changed, then changed back
     EXPECT_NO_THROW(checked()->require_unchanged());
   };
   const std::string bytes = get(weights);

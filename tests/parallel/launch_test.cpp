@@ -38,7 +38,7 @@ Environment without(Environment environment, const std::string& name) {
   return environment;
 }
 
-// As torchrun 2.11 sets them for the sixth of eight processes on two machines.
+// The variables that torchrun 2.11 sets for the sixth of eight processes on two machines.
 const Environment kTorchrun = {{"RANK", "5"},
                                {"LOCAL_RANK", "1"},
                                {"WORLD_SIZE", "8"},
@@ -79,7 +79,7 @@ TEST(Launch, EveryLauncher) {
   EXPECT_TRUE(detect_launch(kTorchrun).agent_store);
   EXPECT_EQ(detect_launch(kTorchrun).restarts, 2);
   expect_found({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "::1"}}, {"environment", 1, 2, 0, 1, "::1", 29500});
-  // PyTorchJob, an Indexed Job or JobSet, and Kubeflow's trainer without torchrun.
+  // Kubernetes: a PyTorchJob, an Indexed Job or JobSet, and Kubeflow's trainer without torchrun.
   expect_found({{"KUBERNETES_SERVICE_HOST", "10.0.0.1"},
                 {"RANK", "1"},
                 {"WORLD_SIZE", "3"},
@@ -104,7 +104,7 @@ TEST(Launch, EveryLauncher) {
 }
 
 TEST(Launch, TheInnermostLauncherCounts) {
-  // torchrun inside Slurm, mpirun inside Slurm, and srun --mpi=pmi2.
+  // In this order: torchrun inside Slurm, mpirun inside Slurm, and srun --mpi=pmi2.
   EXPECT_EQ(detect_launch(with(kSlurm, kTorchrun)).launcher, "torchrun");
   EXPECT_EQ(detect_launch(with(kSlurm, kOpenMpi)).launcher, "mpi");
   EXPECT_EQ(detect_launch(with(kSlurm, {{"PMI_RANK", "5"}, {"PMI_SIZE", "7"}})).launcher, "slurm");
@@ -113,7 +113,7 @@ TEST(Launch, TheInnermostLauncherCounts) {
 TEST(Launch, OneProcessNeedsNoAddress) {
   expect_found({{"RANK", "0"}, {"WORLD_SIZE", "1"}}, {"environment", 0, 1, 0, 1, "", 0});
   expect_found({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_STEP_ID", "3"}}, {"slurm", 0, 1, 0, 1, "", 0});
-  // A batch script of one task is no launcher.
+  // A batch script of one task that was not started by srun counts as started without a launcher.
   expect_found({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}, {"none", 0, 1, 0, 1, "", 0});
 }
 

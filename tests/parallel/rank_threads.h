@@ -1,4 +1,4 @@
-// Runs several ranks as threads of the test's process. A stop request counts for all of them.
+// Runs several ranks as threads of the test's process. A stop request reaches all of them.
 #pragma once
 
 #include <arpa/inet.h>
@@ -17,11 +17,11 @@
 
 namespace specdec::testing {
 
-// Turns off c10d's flight recorder, which keeps one unprotected map for all process groups of a process: a process has
-// one group, and these tests have several, used by several threads at once.
+// Turns off c10d's flight recorder. It keeps one map without a lock for all process groups of a process. Real ranks
+// have one group per process, but these tests have several groups in several threads.
 inline const int kNoFlightRecorder = ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
 
-// Returns a port of this machine that nobody listens at.
+// Returns a TCP port of this machine at which nothing listens.
 inline int free_port() {
   const int file = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
@@ -45,7 +45,7 @@ inline parallel::Launch launch_of(int rank, int ranks, int port) {
   return launch;
 }
 
-// Calls f(ranks) on each rank. Returns what each threw as an Error, "" for nothing.
+// Calls f(ranks) on each rank and waits for all. Returns the error text of each rank, "" without an error.
 inline std::vector<std::string> as_ranks(int count, const std::function<void(const parallel::Ranks&)>& f) {
   const int port = free_port();
   static const SystemClock clock;

@@ -28,7 +28,7 @@ TEST(Beats, ARankWhoseBeatStaysTheSameIsLate) {
   EXPECT_FALSE(beats.late(152, 30));
 }
 
-// A board in memory that several watches share, and that can fail or stop answering.
+// A board (the key-value store of the ranks) in memory, which several watches share and which can fail or hang.
 struct Notes {
   std::mutex lock;
   std::condition_variable changed;
@@ -56,7 +56,7 @@ struct Notes {
   }
 };
 
-// What a watch reports in place of ending the process.
+// Receives the error of a watch that finds a rank lost. Without this object, the watch would end the process.
 struct Report {
   std::mutex lock;
   std::condition_variable changed;
@@ -100,7 +100,7 @@ TEST(RankWatch, ARankThatStopsBeatingIsReportedToAll) {
   EXPECT_NE(std::string(at_zero.what()).find(": start all ranks again"), std::string::npos);
 }
 
-// Rank 1 may start long after rank 0, and is missed only after it has joined.
+// Rank 1 may start long after rank 0. A watch must not report rank 1 as lost before rank 1 has joined.
 TEST(RankWatch, ARankThatHasNotJoinedIsNotMissed) {
   Notes notes;
   Report report;
@@ -112,7 +112,7 @@ TEST(RankWatch, ARankThatHasNotJoinedIsNotMissed) {
     const std::optional<std::string> note = notes.board().look("beat/0");
     return note ? std::stoi(*note) : 0;
   };
-  while (beats() < 30) usleep(1000);  // longer than rank 1 may be silent
+  while (beats() < 30) usleep(1000);  // longer than the limit for a rank that has joined
   {
     const std::lock_guard guard(report.lock);
     EXPECT_FALSE(report.error);
@@ -133,7 +133,7 @@ TEST(RankWatch, ABoardThatIsGoneMeansThatRankZeroIs) {
 }
 
 TEST(RankWatch, ABoardThatHangsHoldsNobody) {
-  static Notes notes;  // a thread may still wait for it when the test ends
+  static Notes notes;  // static, because a thread may still use it when the test ends
   Report report;
   {
     RankWatch one(quick(1, 2, &report), notes.board(), kClock);
@@ -190,7 +190,7 @@ TEST(RankWatch, WhoHasLeftIsNotMissed) {
 
 TEST(RankWatch, AStopOfOneRankIsAStopOfAll) {
   Notes notes;
-  // In child processes, because a stop request cannot be withdrawn.
+  // Runs in child processes, because a stop request cannot be withdrawn.
   EXPECT_EQ(in_child(nullptr, "",
                      [&] {
                        const RankWatch zero(quick(0, 1), notes.board(), kClock);

@@ -76,7 +76,7 @@ TEST(Ranks, TeamsAreNeighboursThatWaitForEachOtherAlone) {
     EXPECT_EQ(ranks.team(1).count(), 1);
     EXPECT_EQ(team.count(), 2);
     EXPECT_EQ(team.rank(), ranks.rank() % 2);
-    for (int i = 0; i < (ranks.rank() < 2 ? 1 : 3); ++i) {  // one team has more to do than the other
+    for (int i = 0; i < (ranks.rank() < 2 ? 1 : 3); ++i) {  // one team has more work than the other
       std::vector<double> values = {static_cast<double>(ranks.rank())};
       team.sum(values);
       EXPECT_EQ(values[0], ranks.rank() < 2 ? 1 : 5);
@@ -93,7 +93,7 @@ TEST(Ranks, TeamsAreNeighboursThatWaitForEachOtherAlone) {
   EXPECT_EQ(errors, std::vector<std::string>(4, ""));
 }
 
-// Those of its team learn why, and so do the others.
+// If a rank fails, both its own team and the other team end with its error.
 TEST(Ranks, ARankThatFailsEndsItsTeam) {
   const auto errors = as_ranks(4, [](const Ranks& ranks) {
     const Ranks& team = ranks.team(2);
@@ -191,7 +191,7 @@ TEST(Ranks, ARankSaysWhatItWaitsFor) {
   EXPECT_THROW(const Ranks ranks(launch_of(0, 2, free_port()), hooks, clock), Error);
   ASSERT_EQ(said.size(), 2u);
   EXPECT_NE(said[1].find("rank 0 waits for rank 1 of 2"), std::string::npos) << said[1];
-  // Something listens at the port and never answers.
+  // A server that accepts connections and never answers.
   const int port = free_port(), file = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -199,7 +199,8 @@ TEST(Ranks, ARankSaysWhatItWaitsFor) {
   address.sin_port = htons(static_cast<uint16_t>(port));
   ASSERT_EQ(::bind(file, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   ASSERT_EQ(::listen(file, 16), 0);
-  // c10d itself waits for the answer without end, so the process is ended.
+  // Connects in a child process, because c10d would wait for an answer forever. The child must be ended by on_wait
+  // (exit code 41) or, if on_wait is not set, by on_lost (42).
   for (const bool tells : {true, false}) {
     const int code = in_child(nullptr, "", [&] {
       if (tells) hooks.on_wait = [](const std::string& what) { ::_exit(what.find("is silent") != what.npos ? 41 : 1); };

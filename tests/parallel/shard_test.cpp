@@ -1,4 +1,5 @@
-// Tests that ranks which hold a decoder together give what one process gives.
+// Tests that several ranks, each with a share of a decoder, give the same results as one process with the whole
+// decoder.
 #include "engine/config/shard.h"
 
 #include <ATen/ATen.h>
@@ -28,7 +29,7 @@ namespace {
 
 using namespace specdec::testing;
 
-// Makes the logits of a random decoder differ by a few units, as those of trained ones do.
+// Scales the weights of a random decoder so that its logits differ by a few units, like those of a trained one.
 model::Decoder scaled_up(model::Decoder decoder) {
   at::manual_seed(3);
   decoder.weights.visit(decoder.config, [](const std::string& name, at::Tensor& tensor) {
@@ -41,15 +42,15 @@ model::Decoder scaled_up(model::Decoder decoder) {
   return decoder;
 }
 
-// Its sizes can be divided by 2 and 4, except for those that may be divided unevenly: the vocabulary and inner values.
-// With 4 ranks two of them keep the same head of keys.
+// Returns a decoder for 2 or 4 ranks; with 4 ranks, two ranks keep the same kv head. The sizes of its vocabulary and of
+// its MLP need not be divisible by the number of ranks.
 model::Decoder whole_decoder(const std::string& kind, uint64_t seed = 5) {
   model::DecoderConfig config = model::config_like(kind);
   config.num_heads = 8, config.num_kv_heads = 2;
   return scaled_up(model::random_decoder(config, seed, at::kCPU, at::kFloat));
 }
 
-// Returns the logits of two passes over two texts, the second with a tree.
+// Returns the logits of two passes over two texts. The second pass has a tree.
 at::Tensor logits_of(const model::Decoder& decoder) {
   std::vector<int32_t> ids;
   for (int i = 0; i < 40; ++i) ids.push_back((i * 37 + i / 7) % 90);
@@ -94,7 +95,8 @@ TEST(Shard, RanksGiveTheLogitsOfOneProcess) {
   }
 }
 
-// A decoder whose config.json says all about it. phi3 stores queries, keys and values as one tensor.
+// Returns a decoder of a model family that can be saved with its config.json. phi3 stores queries, keys and values as
+// one tensor.
 model::Decoder decoder_of_family(const std::string& family) {
   Json config = {{"model_type", family},
                  {"vocab_size", 91},
@@ -136,7 +138,7 @@ TEST(Shard, ReadsItsShareFromFiles) {
       });
       EXPECT_EQ(i, tensors.size());
       EXPECT_EQ(found.config.num_heads, 2);
-      // Packed and int8 matrices give nearly the same logits.
+      // Packed matrices and int8 matrices give nearly the same logits.
       const at::Tensor logits = logits_of(expected);
       EXPECT_LT(largest_difference(logits_of(*model::load_shard_for_decoding(directory, at::kCPU, at::kFloat, group)),
                                    logits),
@@ -151,7 +153,7 @@ TEST(Shard, ReadsItsShareFromFiles) {
   }
 }
 
-// The numbers lie in the middle of other memory, as those of a round do, and that must stay as it is.
+// Broadcasts a slice in the middle of other memory, as in a round. The memory around it must not change.
 TEST(Shard, BroadcastsTheNumbersOfRankZero) {
   const auto errors = as_ranks(3, [&](const Ranks& ranks) {
     const c10::InferenceMode guard;
@@ -175,7 +177,7 @@ TEST(Shard, WhatCannotBeDividedIsAnError) {
   EXPECT_EQ(model::shard_config(config, 2, 3).intermediate_size, 167);
 }
 
-// The calls that rank 0 tells the others, in a queue for each of them.
+// The calls that rank 0 has sent to the other ranks, in one queue per rank.
 class Calls {
  public:
   explicit Calls(int ranks) : queues_(static_cast<size_t>(ranks)) {}
@@ -184,7 +186,7 @@ class Calls {
     for (auto& queue : queues_) queue.emplace_back(call.begin(), call.end());
     changed_.notify_all();
   }
-  std::vector<int64_t> next(int rank) {  // empty: it was the last
+  std::vector<int64_t> next(int rank) {  // an empty call is the last one
     std::unique_lock guard(lock_);
     auto& queue = queues_[static_cast<size_t>(rank)];
     changed_.wait(guard, [&] { return !queue.empty(); });
@@ -199,7 +201,7 @@ class Calls {
   std::vector<std::deque<std::vector<int64_t>>> queues_;
 };
 
-// Runs `f` with a model whose calls all other ranks repeat.
+// Runs `f` with a model on rank 0. All other ranks repeat each call that `f` makes to the model.
 void decode_together(const Ranks& ranks, Calls& calls, const model::Decoder& whole, int64_t cache_bytes,
                      const std::function<void(decode::CausalModel&)>& f) {
   const auto own = std::make_shared<const model::Decoder>(model::shard_of(whole, make_shard_group(ranks)));
@@ -216,7 +218,7 @@ void decode_together(const Ranks& ranks, Calls& calls, const model::Decoder& who
   calls.tell({});
 }
 
-// Every text of a few requests, greedy, plain and with drafts, as chains and trees.
+// Returns the greedy texts of one request: plain and with drafts, with a chain and with a tree.
 std::vector<std::vector<int32_t>> texts_of(decode::CausalModel& target, decode::CausalModel& draft) {
   const SystemClock clock;
   std::vector<std::vector<int32_t>> texts;
@@ -254,7 +256,8 @@ TEST(Shard, RanksGiveTheGreedyTextOfOneProcess) {
   }
 }
 
-// Prompts are copied, found in the cache, cut, and refused while the caches are full, on all ranks alike.
+// Prompts are forked, adopted from cached blocks, truncated, and refused when the caches are full. All ranks must hold
+// the same texts.
 TEST(Shard, CachesHoldTheSameTextsOnAllRanks) {
   const model::Decoder whole = whole_decoder("llama");
   const auto run = [](decode::CausalModel& model, bool& refused) {
@@ -330,7 +333,7 @@ TEST(Shard, ALostRankEndsTheModel) {
   EXPECT_NE(lost.find("out of memory"), std::string::npos) << lost;
 }
 
-// A model whose calls fail on rank 0 alone.
+// A model whose calls fail on rank 0 only.
 struct Failing final : decode::ForwardingModel, decode::TapSource {
   explicit Failing(decode::CausalModel& model) : ForwardingModel(model) {}
   void keep(decode::SequenceId, int64_t, std::span<const int64_t>) override {
@@ -385,7 +388,8 @@ TEST(Shard, AResultThatDiffersBetweenRanksIsAnError) {
   mirrored->open();
   repeat(told[0]);
   expect_error(ErrorKind::kInternal, {"sequences differ", "1 here, and 0 on rank 0"}, [&] { repeat(told[0]); });
-  // The last is a round's, for a model whose passes our kernels do not run.
+  // Calls that a rank must refuse: an empty one, one of an unknown kind, a malformed extend(), and run_pass() (kind 8),
+  // which exists only for models that the CUDA kernels support.
   for (const std::vector<int64_t>& call : {std::vector<int64_t>{}, {99, 0}, {5, 1, 0, 1, 7, 1, 2}, {8, 0}})
     expect_error(ErrorKind::kInternal, {"not understood"}, [&] { repeat(call); });
 }

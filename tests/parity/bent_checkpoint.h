@@ -1,4 +1,4 @@
-// A quantised checkpoint that tests damage.
+// A quantised checkpoint in memory. Tests damage it and then try to load it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace specdec::parity {
 
-// The tensors of a checkpoint as bytes, and its config.json.
+// A checkpoint that tests may change: its tensors as bytes, and its config.json.
 struct Bent {
   struct Stored {
     std::string dtype;
@@ -28,7 +28,7 @@ struct Bent {
       tensors[key] = stored;
     }
   }
-  // Gives a tensor another shape, with zeros behind its bytes or fewer bytes.
+  // Gives a tensor another shape. Its bytes are cut, or padded with zeros.
   void reshape(const std::string& name, const std::vector<int64_t>& shape) {
     Stored& stored = tensors.at(name);
     size_t bytes = static_cast<size_t>(dtype_bytes(stored.dtype));
@@ -42,7 +42,7 @@ struct Bent {
     write_safetensors(directory / "model.safetensors", out);
     write_file_atomic(directory / "config.json", config.dump());
   }
-  // Returns what loading says, or "loaded".
+  // Loads the checkpoint and returns the error text, or "loaded".
   std::string error() const {
     const specdec::testing::Scratch scratch;
     write(scratch.root());
@@ -56,8 +56,8 @@ struct Bent {
   }
 };
 
-// The shapes that a tensor of this shape must not have: each size once too small, too large and doubled, and one
-// dimension more.
+// Returns wrong shapes for a tensor of shape `right`: each size (unless 1) once too small, too large and doubled, and
+// one shape with an additional dimension.
 inline std::vector<std::vector<int64_t>> wrong_shapes(const std::vector<int64_t>& right) {
   std::vector<std::vector<int64_t>> out;
   for (size_t d = 0; d < right.size(); ++d) {

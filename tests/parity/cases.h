@@ -1,5 +1,5 @@
-// The models of golden/: Llama variants (made by make_goldens.py), and at least one model of every supported family and
-// RoPE scaling (made by make_family_goldens.py).
+// The models in golden/: variants of Llama (made by make_goldens.py), and at least one model of every supported family
+// and RoPE scaling (made by make_family_goldens.py).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -60,8 +60,8 @@ struct Case {
   model::Decoder decoder;
   std::map<std::string, at::Tensor> golden;
   at::Tensor tokens, positions, logits;
-  // Logits if the model receives the tokens one by one. They differ from `logits` if the RoPE scaling depends on the
-  // length of the text.
+  // The logits when the model receives the tokens one by one. They differ from `logits` if the RoPE scaling depends on
+  // the length of the text.
   at::Tensor stepwise;
 
   std::vector<int32_t> ids(int64_t row) const {
@@ -91,7 +91,7 @@ struct LossAndGradients {
   std::map<std::string, at::Tensor> gradients;
 };
 
-// Computes the cross-entropy of the next token, as make_family_goldens.py does.
+// Computes the mean cross-entropy of the next token and its gradients, as make_family_goldens.py does.
 inline LossAndGradients train_once(Case& c) {
   c.decoder.weights.visit(c.decoder.config,
                           [](const std::string&, at::Tensor& tensor) { tensor = tensor.clone().requires_grad_(); });

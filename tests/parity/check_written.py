@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that transformers loads what specdec writes, whole and with a layer taken out, and computes the same logits.
-Pinned: transformers 5.23.0, torch 2.11.0.
+"""Checks that transformers loads the models that specdec writes, whole and with a layer removed, and computes the same
+logits. Pinned: transformers 5.23.0, torch 2.11.0.
 
     SPECDEC_PARITY_WRITE=DIR build/tests/parity_test --gtest_filter='WrittenModels.*'
     python check_written.py DIR

@@ -1,5 +1,5 @@
-// Compares loss and gradients of every family with transformers, tests the files that are written for each family, and
-// prints the table of docs/models.md.
+// Compares loss and gradients of every family with those of transformers, tests the files that are written for each
+// family, and prints the table of docs/models.md.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -32,7 +32,7 @@ TEST_P(Families, LossAndGradients) {
   }
 }
 
-// A golden that case_names() does not list would never be compared with anything.
+// Fails if a model in golden/families is missing in case_names(), because no test would compare it.
 TEST(FamilyGoldens, AllAreCases) {
   for (const auto& entry : std::filesystem::directory_iterator(golden_path("families")))
     if (entry.is_directory()) {
@@ -47,7 +47,7 @@ INSTANTIATE_TEST_SUITE_P(Trained, Families, ::testing::ValuesIn(trained_case_nam
 
 class Written : public ::testing::TestWithParam<std::string> {};
 
-// A checkpoint written by transformers is read, written and read again: it stays the same model with the same names.
+// Loads a checkpoint of transformers, saves it and loads it again: config, logits and tensor names must be the same.
 TEST_P(Written, IsReadBack) {
   const specdec::testing::Scratch scratch;
   Case c = load_case(GetParam());
@@ -64,7 +64,7 @@ TEST_P(Written, IsReadBack) {
 INSTANTIATE_TEST_SUITE_P(Models, Written, ::testing::ValuesIn(case_names()),
                          [](const auto& info) { return test_name(info.param); });
 
-// Removes a layer; the others keep their windows, ropes and experts.
+// Removes a layer. The other layers keep their attention windows, RoPE settings and experts.
 model::Decoder without_layer(const model::Decoder& decoder, int64_t layer) {
   model::Decoder out = decoder;
   out.config.layers.erase(out.config.layers.begin() + layer);
@@ -84,8 +84,8 @@ TEST_P(Written, KeepsItsMeaningWithoutALayer) {
   }
 }
 
-// Writes for check_written.py every model, whole and without each of its layers, with the logits that transformers
-// should give.
+// Writes every model to a folder, complete and with each of its layers removed, and also its logits. check_written.py
+// compares the logits with those of transformers.
 TEST(WrittenModels, ForTransformers) {
   const char* directory = std::getenv("SPECDEC_PARITY_WRITE");
   if (!directory) GTEST_SKIP() << "SPECDEC_PARITY_WRITE=DIR writes models there for check_written.py";
@@ -110,7 +110,8 @@ TEST(WrittenModels, ForTransformers) {
   }
 }
 
-// Returns the largest logit error against transformers, over both kernels and every way to run a pass.
+// Returns the largest difference from transformers' logits over all combinations of kernels (ours, reference) and ways
+// to run a pass.
 double largest_logit_error(const Case& c) {
   double worst = 0;
   for (const bool reference : {false, true}) {

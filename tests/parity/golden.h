@@ -1,4 +1,5 @@
-// Reads the files of golden/, which make_goldens.py, make_family_goldens.py and make_quantised_goldens.py write.
+// Reads the reference files in golden/, written by make_goldens.py, make_family_goldens.py and
+// make_quantised_goldens.py.
 #pragma once
 
 #include <ATen/ATen.h>

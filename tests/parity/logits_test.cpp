@@ -1,4 +1,4 @@
-// Compares the logits of tiny random models with transformers, for every way to run a pass.
+// Compares the logits of tiny random models with those of transformers, for every way to run a pass.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -16,7 +16,7 @@ using model::Decoder;
 using model::KvCache;
 using model::SequencePart;
 
-class Reference {  // forces the reference kernels while it exists
+class Reference {  // forces the reference kernels during its lifetime
  public:
   explicit Reference(bool on) { kernels::force_reference(on); }
   ~Reference() { kernels::force_reference(false); }
@@ -59,8 +59,8 @@ TEST_P(Logits, PrefillInChunks) {
   }
 }
 
-// Runs two branches from the same prefix in one tree-masked pass, across the border of longrope's scaling. Each equals
-// the branch alone.
+// Computes two branches after a common prefix in one pass with a tree mask, across the border of longrope's scaling.
+// Each branch must give the same logits as it does alone.
 TEST_P(Logits, TreePass) {
   const auto ids = c.ids(0);
   const std::span<const int32_t> all(ids);
@@ -87,12 +87,13 @@ TEST_P(Logits, TreePass) {
   }
 }
 
-// A cache truncated below the border of a scaling and continued behaves as if the dropped tokens had never existed.
+// Truncates a cache from above to below the border of a RoPE scaling. The cache must then continue as if it had never
+// been longer.
 TEST_P(Logits, TruncatedAcrossTheBorder) {
   const auto ids = c.ids(1);
   KvCache kv = cache();
   pass(part(kv, std::span(ids).first(20), 1, 0));
-  kv.truncate(12);  // position 62
+  kv.truncate(12);  // the next position is 62, below the border at 64
   const at::Tensor after = pass(part(kv, std::span(ids).subspan(12, 5), 1, 12));
   EXPECT_LT(largest_difference(after, c.stepwise[1].narrow(0, 12, 5)), c.tolerance());
 }
@@ -102,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Logits, ::testing::Combine(::testing::ValuesIn(
                            return test_name(std::get<0>(info.param)) + (std::get<1>(info.param) ? "_ref" : "_cpu");
                          });
 
-// With a real trained model, 256 greedy tokens from BOS must be the text that llama2.c documents.
+// A real trained model must continue BOS with the 256 greedy tokens that llama2.c documents.
 TEST(Stories260K, GreedyText) {
   const char* shared = std::getenv("SPECDEC_SHARED");
   const auto directory = std::filesystem::path(shared ? std::string(shared) : source_folder() + "/../shared") / "data" /

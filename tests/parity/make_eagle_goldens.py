@@ -11,13 +11,14 @@ golden/eagle_<case>.safetensors   tokens [B, S] int64, learnt [B, S] int64 (1: t
                                   head. Metadata: "config" is config.json of the plain layout, "training" has the
                                   hyper-parameters.
 
-Every training step sees the same batch. The package packs the rows of a batch into one sequence and takes a position
-into the loss by the mask of the token before the predicted one; here the mask is shifted so that the predicted token
-counts. Rows begin with a prompt that is longer than the number of steps, because the package lets the last rows of one
-document predict the first tokens of the next. lm_head is trained, which the package itself leaves frozen.
+Every training step sees the same batch. The package packs the rows of a batch into one sequence. In the package, a
+position counts in the loss according to the mask of the token before the predicted token. Here the mask is shifted, so
+that the mask of the predicted token decides. Rows begin with a prompt that is longer than the number of steps, because
+the package lets the last rows of one document predict the first tokens of the next. lm_head is trained here; the
+package freezes it.
 
-attn_implementation is sdpa: with "eager" the package extends an additive mask by zeros, so that every later step sees
-all keys of the others (0.7.0.2).
+attn_implementation is sdpa: with "eager" the package (0.7.0.2) pads an additive mask with zeros, so that in every later
+step all keys of the earlier steps are visible.
 """
 
 import json
@@ -30,7 +31,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-sys.modules["datasets"] = types.ModuleType("datasets")  # only the package's reader of its own data sets uses it
+sys.modules["datasets"] = types.ModuleType("datasets")  # an empty stand-in for a package that is not needed
 sys.modules["datasets"].load_from_disk = None
 from speculators.config import SpeculatorsConfig, VerifierConfig  # noqa: E402
 from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig  # noqa: E402
@@ -71,7 +72,7 @@ cases = {
     ),
     "norm_before_fc": dict(loss="jsd", our_loss="jsd", ttt_steps=3, decay=1.0, flags=dict(norm_before_fc=True)),
 }
-torch.set_num_threads(1)  # makes the order of summation fixed
+torch.set_num_threads(1)  # fixes the order of summation
 
 
 def randomise(model, seed, scale=0.3):
@@ -101,7 +102,8 @@ def make_case(name, case, target, seed):
         out = target(tokens, output_hidden_states=True)
     hook.remove()
     hidden = torch.cat([out.hidden_states[k] for k in taps], -1)
-    # The likeliest token of every position is kept, because this project leaves the others out of KL.
+    # Keeps the likeliest token of every position, because specdec's KL leaves out positions whose likeliest token is
+    # not kept.
     kept = torch.unique(out.logits.argmax(-1))
     others = [v for v in torch.randperm(shape["vocab_size"]).tolist() if v not in kept]
     kept = torch.sort(torch.cat([kept, torch.tensor(others[: 32 - len(kept)])]))[0]

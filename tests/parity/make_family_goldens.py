@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes golden/families/: tiny random models of every family except Llama and of every rope scaling except llama3,
-which make_goldens.py makes. Pinned: transformers 5.23.0, torch 2.11.0.
+"""Makes golden/families/: tiny random models of every family except Llama and of every RoPE scaling except llama3, both
+of which make_goldens.py makes. Pinned: transformers 5.23.0, torch 2.11.0.
 
     python make_family_goldens.py [CASE...]     makes the named cases or all of them (deterministic on one machine)
 
@@ -11,8 +11,8 @@ golden/families/<case>.safetensors  tokens [B, S] int64, positions [B, S] int64,
                                     over positions 0..S-2 of -log q(next token)) and grad.<name>. Names are those of
                                     DecoderWeights::visit: joined matrices (qkv_proj, gate_up_proj, experts) are split.
 
-The second row crosses position 64, the border of the scaling. The border of longrope is position 24, which the first
-row crosses. Windows are shorter than the rows.
+The second row of tokens crosses position 64, the border of the RoPE scaling. longrope's border is position 24, which
+the first row crosses. Attention windows are shorter than the rows.
 """
 
 import copy
@@ -112,12 +112,12 @@ cases = {
     "mistral_fp16": (tf.MistralConfig, tf.MistralForCausalLM, dict(sliding_window=7, dtype="float16")),
     "gemma3_fp16": (tf.Gemma3TextConfig, tf.Gemma3ForCausalLM, dict(gemma3, dtype="float16")),
 }
-torch.set_num_threads(1)  # makes the order of summation fixed
+torch.set_num_threads(1)  # fixes the order of summation
 
 
 def random_model(config_class, model_class, overrides, seed):
-    """Returns a model whose weights are large enough that attention is peaked and logits are of order 1. In 16 bits
-    they are smaller, because rounding would be amplified otherwise."""
+    """Returns a model with large weights, so that attention is peaked and logits are of order 1. In 16 bits the weights
+    are smaller, because large ones would amplify rounding."""
     torch.manual_seed(seed)
     model = model_class(config_class(**{**base, **overrides})).float().eval()
     scale = 0.3 if "dtype" not in overrides else 0.15
@@ -133,7 +133,7 @@ def random_model(config_class, model_class, overrides, seed):
 
 
 def visited(name, tensor, config):
-    """Returns the parts of a tensor of transformers' modules under the names that visit() gives them."""
+    """Splits a tensor of transformers into the parameters that visit() has, and returns them by visit()'s names."""
     width = config.head_dim
     if name.endswith("qkv_proj.weight"):
         rows = [
@@ -179,7 +179,7 @@ def make_case(name, config_class, model_class, overrides, seed):
     if kind in ("dynamic", "longrope"):
         rows = []
         for row in range(2):
-            fresh = copy.deepcopy(model)  # dynamic remembers the longest text it has seen
+            fresh = copy.deepcopy(model)  # a copy, because "dynamic" scaling remembers its longest text
             with torch.no_grad():
                 rows.append(
                     torch.stack(
@@ -211,7 +211,7 @@ def make_case(name, config_class, model_class, overrides, seed):
 
 
 here.mkdir(exist_ok=True)
-# The position in `cases` determines the seed, so a new case goes to the end.
+# The index in `cases` determines the seed, so a new case must be appended at the end.
 for i, (name, (config_class, model_class, overrides)) in enumerate(cases.items()):
     if len(sys.argv) == 1 or name in sys.argv[1:]:
         make_case(name, config_class, model_class, overrides, seed=300 + i)

@@ -60,12 +60,12 @@ cases = {
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--stories", type=Path)
 arguments = parser.parse_args()
-torch.set_num_threads(1)  # makes the order of summation fixed
+torch.set_num_threads(1)  # fixes the order of summation
 
 
 def random_model(seed, scale=0.3, **overrides):
-    """Returns a model whose weights are large enough that attention is peaked and logits are of order 1. The scale is
-    smaller for bf16, because rounding would be amplified otherwise."""
+    """Returns a model with large weights, so that attention is peaked and logits are of order 1. In bf16 the weights
+    are smaller, because large ones would amplify rounding."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM(LlamaConfig(**{**base, **overrides})).float().eval()
     with torch.no_grad():
@@ -142,7 +142,7 @@ def make_training(loss_name, seed):
 
 
 def make_stories(directory):
-    """Writes 256 greedy tokens after BOS and checks that they are the text that llama2.c documents."""
+    """Writes the 256 greedy tokens after BOS, and checks that they are the text that llama2.c documents."""
     from transformers import AutoTokenizer
 
     model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()

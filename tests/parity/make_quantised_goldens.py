@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes golden/quantised/: a tiny Qwen2 in every packing that specdec reads, and its weights, which are unpacked here
-with NumPy from the packed arrays alone. Pinned: numpy 2.4.2, safetensors 0.8.0, torch 2.11.0 (for the 8-bit float
-type).
+"""Makes golden/quantised/: a tiny Qwen2 in every packing that specdec reads, and its dequantised weights. This script
+computes the dequantised weights with NumPy from the packed arrays alone. Pinned: numpy 2.4.2, safetensors 0.8.0, torch
+2.11.0 (for its 8-bit float type).
 
 golden/quantised/<case>/             config.json, model.safetensors
 golden/quantised/<case>.safetensors  the weights of every parameter, fp32
 
-The cases are fp8_block, fp8_tensor, fp8_channel (compressed-tensors), gptq (symmetric, first format), gptq_act_order
-(g_idx, asymmetric, second format), gptq_8bit (one group), and awq.
+The cases are fp8_block, fp8_tensor, fp8_channel (compressed-tensors), gptq (symmetric, checkpoint_format "gptq"),
+gptq_act_order (g_idx, asymmetric, checkpoint_format "gptq_v2"), gptq_8bit (one group), and awq.
 """
 
 import json
@@ -58,11 +58,11 @@ plain = {
     attention + "k_proj.bias": (kv * width,),
     attention + "v_proj.bias": (kv * width,),
 }
-AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # which output the i-th lowest nibble of a number holds
+AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # the output whose value is in the i-th nibble, lowest first
 
 
 def pack(integers, bits, axis, order=None):
-    """Packs unsigned integers of `bits` bits into int32, 32 / bits of them along `axis`."""
+    """Packs unsigned integers of `bits` bits into int32. Each int32 holds 32 / bits neighbours along `axis`."""
     count = 32 // bits
     moved = np.moveaxis(integers.astype(np.uint64), axis, -1)
     moved = moved.reshape(*moved.shape[:-1], -1, count)[..., order or list(range(count))]
@@ -80,7 +80,7 @@ def unpack(packed, bits, axis, order=None):
 
 
 def e4m3(codes):
-    """Converts bytes to numbers by the definition of the format: sign, 4 bits of exponent with bias 7, 3 bits of
+    """Converts E4M3 bytes to numbers by the format's definition: sign, 4 bits of exponent with bias 7, 3 bits of
     mantissa, subnormals."""
     codes = codes.astype(np.int64)
     exponent, mantissa = codes >> 3 & 15, codes & 7
@@ -90,7 +90,7 @@ def e4m3(codes):
 
 def fp8(name, shape, scale_shape, scale_name, repeat):
     codes = random.integers(0, 256, shape, dtype=np.uint8)
-    codes[(codes & 127) == 127] = 0  # NaN
+    codes[(codes & 127) == 127] = 0  # replaces NaN
     scale = np.asarray(random.random(scale_shape) * 0.01 + 0.001, dtype=np.float32)
     stored = {
         name + ".weight": torch.from_numpy(codes).view(torch.float8_e4m3fn),
@@ -118,7 +118,7 @@ def gptq(name, shape, bits=4, symmetric=True, act_order=False, offset=1, size=gr
     groups = inputs // size
     zeros = np.full((groups, outputs), 2 ** (bits - 1)) if symmetric else random.integers(0, 2**bits, (groups, outputs))
     if not symmetric:
-        zeros[0, :2] = 0  # the first format stores it as 2^bits - 1
+        zeros[0, :2] = 0  # format "gptq" stores zero point 0 as 2^bits - 1
     scales = (random.random((groups, outputs)) * 0.05 + 0.01).astype(np.float16)
     index = np.arange(inputs) // size
     if act_order:
@@ -132,7 +132,7 @@ def gptq(name, shape, bits=4, symmetric=True, act_order=False, offset=1, size=gr
         name + ".g_idx": index.astype(np.int32),
     }
     if name.endswith("down_proj"):
-        stored[name + ".bias"] = np.zeros(outputs, np.float16)  # some quantisers write such a bias
+        stored[name + ".bias"] = np.zeros(outputs, np.float16)  # as some quantisers do
     zero = (unpack(packed_zeros, bits, 1) + offset) % 2**bits
     weight = scales.astype(np.float32)[index] * (unpack(packed, bits, 0) - zero[index])
     return {k: torch.from_numpy(v) for k, v in stored.items()}, weight.T

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes quantised checkpoints with random codes and shapes, and their weights as transformers dequantises them: FP8 by
-itself, compressed-tensors by the package of that name, GPTQ and AWQ by GPTQModel. parity_test compares them
-(QuantisedPeers), and damages each in every part.
+"""Makes quantised checkpoints with random codes and shapes, and their weights as transformers dequantises them: FP8
+with its own code, compressed-tensors with the package of that name, GPTQ and AWQ with GPTQModel. parity_test
+(QuantisedPeers) compares these weights with specdec's, and damages every part of the checkpoints.
 
 quantised_peers.py FOLDER [--cases 60] [--seed 1] writes
 FOLDER/<case>/             config.json, model.safetensors
@@ -20,11 +20,11 @@ import transformers
 from gptqmodel.quantization.awq.utils.packing_utils import dequantize_gemm
 from safetensors.torch import save_file
 
-AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # which output the i-th lowest nibble of a number holds
+AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # the output whose value is in the i-th nibble, lowest first
 
 
 def packed(integers, bits, dimension, order=None):
-    """Packs unsigned integers of `bits` bits into int32, 32 / bits of them along `dimension`."""
+    """Packs unsigned integers of `bits` bits into int32. Each int32 holds 32 / bits neighbours along `dimension`."""
     count = 32 // bits
     moved = integers.movedim(dimension, -1).reshape(*integers.movedim(dimension, -1).shape[:-1], -1, count)
     moved = moved[..., order or list(range(count))].to(torch.int64) << (torch.arange(count) * bits)
@@ -42,7 +42,7 @@ def scales(draw, shape, dtype):
 
 def fp8(shape, draw, setting):
     codes = integers(draw, 0, 256, shape).to(torch.uint8)
-    codes[(codes & 127) == 127] = 0  # NaN
+    codes[(codes & 127) == 127] = 0  # replaces NaN
     parts = {"weight": codes.view(torch.float8_e4m3fn)}
     if setting["quant_method"] == "compressed-tensors":
         by_row = setting["config_groups"]["group_0"]["weights"]["strategy"] == "channel"
@@ -58,8 +58,8 @@ def gptq(shape, draw, setting):
     bits, size = setting["bits"], setting["group_size"]
     size = inputs if size == -1 else size
     groups = inputs // size
-    # The first format stores a zero point less one. Of 0, which becomes 2^bits - 1, GPTQModel's conversion carries into
-    # the neighbour, so no such zero points are drawn.
+    # Format "gptq" stores each zero point minus one, so 0 is stored as 2^bits - 1. GPTQModel's conversion of this
+    # stored value carries over into the neighbouring zero point. So zero points of 0 are not drawn for this format.
     offset = 0 if setting["checkpoint_format"] == "gptq_v2" else 1
     zeros = integers(draw, offset, 2**bits, (groups, outputs))
     if setting["sym"]:
@@ -87,7 +87,7 @@ def awq(shape, draw, setting):
 
 def drawn_setting(method, draw):
     if method == "fp8":
-        block = [draw.choice([16, 32, 64]), draw.choice([16, 32, 64])]  # transformers wants whole blocks
+        block = [draw.choice([16, 32, 64]), draw.choice([16, 32, 64])]  # transformers requires whole blocks
         return dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=block)
     if method == "compressed-tensors":
         weights = dict(num_bits=8, type="float", strategy=draw.choice(["channel", "tensor"]), symmetric=True)
@@ -154,7 +154,8 @@ def shapes(config):
 
 
 def dequantised(folder, setting, matrices):
-    """Loads a checkpoint with transformers and returns its quantised matrices as it would multiply by them."""
+    """Loads a checkpoint with transformers. Returns its quantised matrices, dequantised to the values that transformers
+    computes with."""
     method = setting["quant_method"]
     options = {key: value for key, value in setting.items() if key != "quant_method"}
     if method == "fp8":

@@ -1,5 +1,5 @@
-// Compares quantised checkpoints with what transformers makes of them: quantised_peers.py writes both, and
-// SPECDEC_QUANTISED_PEERS names their folder.
+// Compares the weights of quantised checkpoints with those of transformers. quantised_peers.py writes both to the
+// folder that SPECDEC_QUANTISED_PEERS names.
 #include <gtest/gtest.h>
 
 #include "tests/parity/bent_checkpoint.h"
@@ -18,7 +18,7 @@ std::vector<std::filesystem::path> peers() {
   return out;
 }
 
-// Both multiply numbers of up to 8 bits with a scale, so rounding to fp16 once gives the same bits.
+// Both sides multiply numbers of at most 8 bits by a scale and round once to fp16, so they have the same bits.
 TEST(QuantisedPeers, WeightsAreThoseOfTransformers) {
   if (peers().empty()) GTEST_SKIP() << "SPECDEC_QUANTISED_PEERS names no folder that quantised_peers.py has written";
   int64_t matrices = 0;
@@ -37,7 +37,7 @@ TEST(QuantisedPeers, WeightsAreThoseOfTransformers) {
   EXPECT_EQ(matrices, 7 * static_cast<int64_t>(peers().size()));
 }
 
-// A wrong shape in any part of any matrix is an error that names the tensor.
+// A wrong shape of any part of a quantised matrix must be an error that names the matrix.
 TEST(QuantisedPeers, AWrongShapeIsNotRead) {
   if (peers().empty()) GTEST_SKIP() << "SPECDEC_QUANTISED_PEERS names no folder that quantised_peers.py has written";
   for (const std::filesystem::path& path : peers()) {
@@ -45,7 +45,7 @@ TEST(QuantisedPeers, AWrongShapeIsNotRead) {
     for (const auto& [name, stored] : whole.tensors) {
       if (!name.starts_with("model.layers.0.mlp.down_proj.")) continue;
       for (const std::vector<int64_t>& shape : wrong_shapes(stored.shape)) {
-        // Without blocks, one number is the scale of a whole matrix.
+        // This shape is valid: without blocks, one number may be the scale of a whole matrix.
         if (name.ends_with(".weight_scale") && c10::multiply_integers(shape) == 1) continue;
         Bent bent = whole;
         bent.reshape(name, shape);

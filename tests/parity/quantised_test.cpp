@@ -1,5 +1,5 @@
-// Compares quantised checkpoints with weights unpacked by make_quantised_goldens.py, and tests the errors for malformed
-// ones.
+// Compares quantised checkpoints with the weights that make_quantised_goldens.py unpacks, and tests the errors for
+// malformed checkpoints.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -32,7 +32,8 @@ TEST_P(Quantised, WeightsAreTheUnpackedOnes) {
   }
 }
 
-// Matrices that stay quantised stand for the same numbers. Groups of 8 inputs have no place in their layout.
+// Matrices that stay quantised must dequantise to the same numbers. Matrices with groups of 8 inputs cannot stay
+// quantised.
 TEST_P(Quantised, MatricesThatStaySoStandForTheUnpackedWeights) {
   const auto golden = load_golden("quantised/" + GetParam() + ".safetensors");
   model::Decoder decoder = model::load_decoder(quantised_path(GetParam()), at::kCPU, model::kAsStored);
@@ -49,7 +50,8 @@ TEST_P(Quantised, MatricesThatStaySoStandForTheUnpackedWeights) {
   EXPECT_EQ(kept, fits ? 7u : 0u);
 }
 
-// A draft made from a quantised target is written as an ordinary checkpoint.
+// Saves a quantised checkpoint, as distill does with a draft made from it. The result must be an ordinary, unquantised
+// checkpoint.
 TEST_P(Quantised, IsWrittenPlain) {
   const Scratch scratch;
   const model::Decoder decoder = model::load_decoder(quantised_path(GetParam()), at::kCPU, at::kHalf);
@@ -83,7 +85,7 @@ TEST(QuantisedErrors, PartsThatAreMissingOrWrong) {
   for (const char* part : {"scales", "qzeros"})
     EXPECT_SAYS(error_of("gptq", [&](Bent& b) { b.tensors.erase(down(part)); }), part);
   EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors.erase(down("qweight")); }), "down_proj.weight is missing");
-  EXPECT_EQ(error_of("gptq", [](Bent& b) { b.tensors.erase(down("g_idx")); }), "loaded");  // default: k / group size
+  EXPECT_EQ(error_of("gptq", [](Bent& b) { b.tensors.erase(down("g_idx")); }), "loaded");  // by default k / group size
   EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors[down("qweight")].shape = {12, 16}; }),
               "[12, 16], expected [6, 32]");
   EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors[down("qweight")].dtype = "U32"; }), "dtype U32, expected I32");
@@ -107,7 +109,7 @@ TEST(QuantisedErrors, PartsThatAreMissingOrWrong) {
               "not part of", "odd_scale");
 }
 
-// Weights that are plain although config.json says otherwise are refused by the method's name.
+// If config.json names a quantisation but the weights are unquantised, loading must fail with the quantisation's name.
 TEST(QuantisedErrors, PlainWeightsUnderAConfigOfCodes) {
   for (const char* name : {"gptq", "awq", "fp8_tensor"}) {
     const Scratch scratch;
@@ -129,7 +131,7 @@ TEST(QuantisedErrors, PlainWeightsUnderAConfigOfCodes) {
   }
 }
 
-// Every shape that has to agree is compared before a weight is used, for each part of each kind of checkpoint.
+// For each part of each kind of checkpoint, a wrong shape must be found before any weight is used.
 TEST(QuantisedErrors, ShapesThatDisagree) {
   const auto wrong = [](const std::string& name, const char* part, const std::vector<int64_t>& shape) {
     return error_of(name, [&](Bent& b) { b.reshape(down(part), shape); });
@@ -150,14 +152,14 @@ TEST(QuantisedErrors, ShapesThatDisagree) {
       for (const std::vector<int64_t>& shape : wrong_shapes(right))
         EXPECT_SAYS(wrong(name, part, shape), "down_proj.", part);
     }
-  // A matrix of scales as one list is not the scales of blocks, and neither is one number or one for each row.
+  // Scales of blocks must be a matrix: a flat list, one number, or one number per row is refused.
   const std::vector<int64_t> blocks = shape_of("fp8_block", "weight_scale_inv");
   const int64_t rows = shape_of("fp8_block", "weight")[0];
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{blocks[0] * blocks[1]}, {1}, {1, 1}, {}, {rows, 1}})
     EXPECT_SAYS(wrong("fp8_block", "weight_scale_inv", shape), "weight_scale_inv has shape");
 }
 
-// The rows of scales say how many inputs share one, and config.json must agree with them.
+// The number of rows of the scales determines how many inputs share a scale. config.json must agree with this number.
 TEST(QuantisedErrors, GroupsComeFromTheScales) {
   const auto with = [](const std::string& name, const Json& settings) {
     return error_of(name, [&](Bent& b) {
@@ -178,14 +180,14 @@ TEST(QuantisedErrors, GroupsComeFromTheScales) {
   EXPECT_SAYS(with("awq", {{"q_group_size", 64}}), "group_size and q_group_size disagree");
   EXPECT_SAYS(with("awq", {{"w_bit", 8}}), "bits and w_bit disagree");
   EXPECT_SAYS(with("gptq", {{"checkpoint_format", "gptq"}, {"format", "gptq_v2"}}), "checkpoint_format and format");
-  // llm-awq's names, no name at all, and GPTQModel's settings of single matrices.
+  // Accepted: llm-awq's names of the settings, no group size, and GPTQModel's settings for single matrices.
   EXPECT_EQ(with("awq", {{"group_size", nullptr}, {"q_group_size", 8}, {"bits", nullptr}, {"w_bit", 4}}), "loaded");
   EXPECT_EQ(with("awq", {{"version", "GEMM"}, {"format", "gemm"}}), "loaded");
   EXPECT_EQ(with("awq", {{"group_size", nullptr}}), "loaded");
   EXPECT_EQ(with("gptq", {{"group_size", 64}, {"dynamic", {{"+:.*", {{"group_size", 8}}}}}}), "loaded");
 }
 
-// Where config.json does not bind the groups, the weights are those of the scales' own groups.
+// If config.json has no group size, the size that follows from the scales must give the right weights.
 TEST(QuantisedErrors, GroupsOfTheScalesGiveTheSameWeights) {
   for (const std::string name : {"awq", "gptq"}) {
     Bent bent(quantised_path(name));
@@ -202,7 +204,8 @@ TEST(QuantisedErrors, GroupsOfTheScalesGiveTheSameWeights) {
   }
 }
 
-// GPTQModel 5 names the format of zero points in `format`; read as the other one, every zero point would be off by one.
+// GPTQModel 5 stores the format of zero points in `format` only. Read in the wrong format, every zero point would be
+// off by one.
 TEST(QuantisedErrors, TheFormatOfZeroPointsUnderItsOtherName) {
   Bent bent(quantised_path("gptq_act_order"));
   ASSERT_EQ(bent.config["quantization_config"]["checkpoint_format"], "gptq_v2");

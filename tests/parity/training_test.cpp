@@ -11,7 +11,7 @@
 namespace specdec::parity {
 namespace {
 
-// The golden, and whether activations are recomputed in the backward pass.
+// Parameters: the name of the loss, and whether activations are recomputed in the backward pass.
 class Training : public ::testing::TestWithParam<std::tuple<const char*, bool>> {};
 
 TEST_P(Training, LossAndGradients) {
@@ -49,7 +49,8 @@ TEST_P(Training, LossAndGradients) {
 
 INSTANTIATE_TEST_SUITE_P(Losses, Training, ::testing::Combine(::testing::Values("ce", "kl"), ::testing::Bool()));
 
-// Rows packed into one sequence give the same logits as alone: segments do not see each other, and positions restart.
+// Two rows packed into one sequence must give the same logits as each row alone: they do not see each other, and each
+// row's positions begin at 0.
 TEST(Packing, SegmentsAreIndependent) {
   const auto config = model::load_decoder_config(golden_path("gqa_untied"));
   const model::Decoder decoder = model::load_decoder(golden_path("gqa_untied"), at::kCPU, config.dtype);

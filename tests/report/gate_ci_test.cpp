@@ -22,8 +22,8 @@ size_t count_of(const std::string& text, const std::string& part) {
   return n;
 }
 
-// The report has checks of lossless, acceptance, two segments (one with a floor), the serving draft with one segment,
-// and speed-up.
+// The report has these checks: lossless, acceptance, two segments (one with a floor), comparison with the serving draft
+// including one segment, and speed-up.
 TEST(Junit, ASuiteForEverySegmentAndACaseForEveryCheck) {
   ValidationReport r = report();
   r.alpha = {0.40, {0.35, 0.45}, 40};           // below the floor 0.5

@@ -58,8 +58,8 @@ TEST(Report, PageShowsEveryPart) {
   EXPECT_EQ(charts[0]["rule"]["y"], 0.6);
   EXPECT_EQ(charts[2]["xNames"], Json({"</script>", "code"}));
   EXPECT_EQ(charts[3]["series"][0]["low"], Json({0.65, 0.5}));
-  EXPECT_NEAR(charts[4]["series"][0]["y"][1].get<double>(), 1 + 0.7 + 0.7 * 0.7, 1e-12);  // from overlaps 0.7, 0.7
-  EXPECT_EQ(charts[4]["series"][1]["y"], Json({nullptr, 2.0}));                           // 2 steps, 2 accepted
+  EXPECT_NEAR(charts[4]["series"][0]["y"][1].get<double>(), 1 + 0.7 + 0.7 * 0.7, 1e-12);  // both overlaps are 0.7
+  EXPECT_EQ(charts[4]["series"][1]["y"], Json({nullptr, 2.0}));                           // 2 accepted in 2 steps
   EXPECT_EQ(charts[5]["series"][2]["y"], Json({nullptr, 1.25}));
   EXPECT_EQ(charts[5]["series"][0]["name"], "predicted, batch 1");
   EXPECT_EQ(charts[5]["series"][2]["name"], "measured, batch 1");
@@ -79,7 +79,7 @@ TEST(Report, PageShowsEveryPart) {
   EXPECT_NE(html.find("&lt;b&gt;good"), std::string::npos);
 }
 
-// The chart draws the floor that all segments share. Where the floors differ, only the table shows them.
+// The chart has a line for the floor only if all segments share the floor; otherwise only the table shows the floors.
 TEST(Report, TheFloorIsDrawnWhereSegmentsHaveIt) {
   ValidationReport r = full_report();
   const auto rule = [&] {
@@ -94,7 +94,7 @@ TEST(Report, TheFloorIsDrawnWhereSegmentsHaveIt) {
   EXPECT_TRUE(rule().is_null());
 }
 
-// The curves of the interval's ends are drawn where they are within the scale, which fits the later intervals.
+// The curves of the interval's ends are drawn only inside the chart's scale, which fits the later, narrower intervals.
 TEST(Report, TheIntervalStaysInTheFrame) {
   ValidationReport r = full_report();
   r.sequence = {
@@ -109,7 +109,7 @@ TEST(Report, TheIntervalStaysInTheFrame) {
   EXPECT_GT(chart["yMax"].get<double>(), 0.62) << "the label of the floor 0.60 has space";
 }
 
-// Figures computed from times that were taken on a busy machine say so where they stand.
+// If times were measured on a busy machine, the titles of the figures computed from them say so.
 TEST(Report, ABusyMachineIsNamedBesideItsFigures) {
   ValidationReport r = full_report();
   for (const bool is_busy : {false, true}) {

@@ -1,4 +1,5 @@
-// results_document FILE BY_HAND [--write]: compares docs/results.json with what the code describes, or writes it.
+// results_document FILE BY_HAND [--write]: compares FILE (docs/results.json) with the document that is generated from
+// the code and from BY_HAND. With --write, writes FILE instead.
 #include <cstdio>
 #include <cstring>
 #include <fstream>

@@ -1,13 +1,13 @@
-"""Shows that two builds behave the same in everything that a user or another program can observe of a fixed list of
+"""Shows that two builds behave the same in everything that a user or another program can observe, for a fixed list of
 commands.
 
     python3 tests/same_behaviour run BUILD OUT  runs the list with BUILD/bin/specdec, keeps what was observed in OUT
     python3 tests/same_behaviour compare A B    prints a unified diff of each file that differs; exit 1 if any does
 
-The tiny models and the logs are made here. Each run has a scratch folder of its own and no network. What differs
-between two runs of the same build is replaced by the rules of rules.py, each with its reason. Nothing else is replaced:
-counts, acceptance, texts, digests of files, modes and messages are kept as they are. A rule that is wider than its
-reason would hide a change."""
+The tiny models and the logs are made here. Each run has a new scratch folder and no network. Values that differ between
+two runs of one build are replaced according to rules.py, where each rule has a reason. Nothing else is replaced:
+counts, acceptance, texts, digests of files, modes and messages are kept as they are. A rule must not be wider than its
+reason, because it would hide a change."""
 
 import difflib
 import json
@@ -52,7 +52,7 @@ def run(build, out):
         doctor = subprocess.run(
             [str(o.program), "--json", "doctor"], cwd=o.scratch, env=o.environment, capture_output=True, timeout=300
         )
-        o.saw(json.loads(doctor.stdout))  # its values describe the machine, so only its keys are kept
+        o.saw(json.loads(doctor.stdout))  # keeps only the keys, because the values describe this machine
         for schema, paths in sorted(o.schemas.items()):
             o.keep(f"schema-{schema.replace('/', '-')}", "\n".join(sorted(paths)) + "\n")
     finally:

@@ -1,4 +1,4 @@
-"""specdec data."""
+"""Observes `specdec data`."""
 
 import json
 import random

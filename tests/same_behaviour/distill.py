@@ -1,4 +1,4 @@
-"""specdec distill."""
+"""Observes `specdec distill`."""
 
 
 def observe_distill(o):
@@ -8,7 +8,7 @@ def observe_distill(o):
         "--seed 1 -q"
     )
     o.run_json("distill", f"{run}")
-    o.keep_tree("distill-run", "run", omit=[r"tfevents"])  # the events hold times beside the figures of metrics.jsonl
+    o.keep_tree("distill-run", "run", omit=[r"tfevents"])  # TensorBoard's events contain times
     o.run_json("distill-again", f"{run} --resume")
     short = (
         "distill --target target --data data --max-steps 4 --batch-tokens 128 --lr 0.01 "

@@ -1,4 +1,4 @@
-"""specdec generate."""
+"""Observes `specdec generate`."""
 
 
 def observe_generate(o):

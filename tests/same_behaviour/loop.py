@@ -1,4 +1,4 @@
-"""specdec loop and init."""
+"""Observes `specdec loop` and `specdec init`."""
 
 import json
 import shutil
@@ -32,7 +32,8 @@ exit-zero = true
 [package]
 allow-failed = true
 """)
-    # The key covers the names of the logs, which are in the scratch folder.
+    # The key of a run is a digest that covers the paths of the logs. It therefore depends on the scratch folder, which
+    # differs between runs.
     plan = subprocess.run(
         [str(o.program), "--json", "loop", "run", "loop/LOOP.toml", "--plan"],
         cwd=o.scratch,
@@ -49,7 +50,7 @@ allow-failed = true
 
     o.run_json(
         "loop-run", "loop run loop/LOOP.toml", err=False, learn=learn_package
-    )  # err=False: the progress has a line for each stage and second
+    )  # err=False, because the lines of progress depend on time
     o.run_json("loop-run-again", "loop run loop/LOOP.toml")
     o.keep_tree("loop-work", "loop/work", texts=False, binaries=False)
     shutil.move(folder / "work", folder / "work-1")

@@ -1,4 +1,4 @@
-"""specdec monitor, its sources and what it posts."""
+"""Observes `specdec monitor`, its sources and the requests that it posts."""
 
 import contextlib
 import http.server
@@ -16,7 +16,7 @@ from same_behaviour.observer import SOURCE, next_second
 
 
 def write_records(file, o, count, loss, seed, draft, target, domain=""):
-    """Appends acceptance records of a time long ago. Every position accepts 1 - `loss` on average."""
+    """Appends acceptance records with times long ago. At every position the mean acceptance is 1 - `loss`."""
     rng = random.Random(seed)
     with file.open("a") as out:
         for i in range(count):
@@ -94,8 +94,8 @@ def keep_monitor(o, name, state, *more):
 
 
 def wait_for_one_stretch():
-    """Waits, if needed, so that the next minute does not cross a boundary of ten minutes: the monitor keeps one row
-    and shows one period for each ten minutes."""
+    """Waits, if needed, until the next minute lies within one period of ten minutes. The monitor stores one row and
+    shows one line per period."""
     if (left := 600 - time.time() % 600) < 60:
         time.sleep(left + 1)
 
@@ -105,13 +105,13 @@ def observe_monitor(o):
     fingerprint = lambda result, model: result["inputs"][model]["fingerprint"]["id"][:12]
     report = json.loads((o.scratch / "gate/report.json").read_text())
     draft, target = fingerprint(report, "draft"), fingerprint(report, "target")
-    # The sources are what serve recorded and the page that it served.
+    # Uses as sources the records that the earlier `serve` wrote and the /metrics page that it served.
     package = f"store/packages/sha256-{o.package['first']}"
     o.run_json(
         "monitor-served",
         f"monitor check --package {package} --source recorded/acceptance --target target --state served.db",
     )
-    next_second()  # the report has a period for each second
+    next_second()  # so that the report has another period for this check
     o.run("monitor-served-text", f"monitor check --package {package} --source recorded/acceptance --state served.db")
     keep_monitor(o, "served", "served.db")
     with pages(o) as url:
@@ -120,7 +120,8 @@ def observe_monitor(o):
         sums = [0] * 10
         rng = random.Random(3)
         for look in range(14):
-            # The report has a period for each second with a check that changed the verdict, and for the last check.
+            # The report has one period for each second in which a check changed the verdict, and one for the last
+            # check.
             if look in (10, 12, 13):
                 next_second()
             loss = 0 if look < 12 else 0.5
@@ -146,8 +147,8 @@ def observe_monitor(o):
                 f"monitor-engine-{engine}",
                 f"monitor check --package {package} --source {url}/{engine} --state {engine}.db",
             )
-    # The records come first from a healthy draft and then from a draft whose acceptance has dropped. The checks show
-    # what the monitor does in both cases.
+    # The first records are those of a good draft; later records are those of a draft whose acceptance has dropped.
+    # `check` shows how the monitor reacts to each.
     check = (
         "monitor check --package store:production --source records.jsonl --state records.db "
         "--requests-per-day 1000 --false-alarm-every 30d"
@@ -165,7 +166,7 @@ def observe_monitor(o):
     write_records(o.scratch / "records.jsonl", o, 200, 0.3, 2, draft, target, "code")
     (o.scratch / "records.jsonl").open("a").write("not a record\n{}\n")
     acting = "--confirm alarm --redistil 'echo redistilled' --min-fresh 0 --on-drift 'echo drifted > drifted.txt'"
-    # History and transitions are shown in the order of their seconds, so this waits for the next second.
+    # History and transitions are sorted by the second, so the next check must happen in a later second.
     next_second()
     with pages(o) as url:
         (o.scratch / "hook").write_text(f"{url}/hook\n")

@@ -1,4 +1,4 @@
-"""Replaces in what was observed whatever differs between two runs of one build."""
+"""Replaces everything in the observed texts that differs between two runs of one build."""
 
 import datetime
 import json
@@ -9,17 +9,17 @@ from same_behaviour.rules import JSON_RULES, TEXT_RULES
 
 
 class Normaliser:
-    """Applies the rules, and replaces the texts that are learnt during the run: the scratch folder, ports, digests of
-    packages."""
+    """Applies the rules of rules.py. Also replaces texts that it is taught during the run: the scratch folder, ports
+    and digests of packages."""
 
     def __init__(self, scratch, build, version):
         self.began = time.time() - 2
         self.learnt = []
-        self.learn(str(scratch), "<scratch>")  # every run has another folder
+        self.learn(str(scratch), "<scratch>")  # differs between runs
         self.learn(str(build), "<build>")
         self.version = re.compile(
             rf"(?<![0-9.]){re.escape(version)}(?![0-9]|\.[0-9])"
-        )  # matches the tool's version, but not "0.1.0" inside of "10.0.1.0"
+        )  # does not match the "0.1.0" in "10.0.1.0"
         self.json_rules = [(re.compile(f), re.compile(k), r) for f, k, r, _ in JSON_RULES]
         self.text_rules = [(re.compile(f), re.compile(p), r) for f, p, r, _ in TEXT_RULES]
 
@@ -27,13 +27,14 @@ class Normaliser:
         self.learnt.append((text, name))
 
     def learn_digest(self, digest, name):
-        """Learns a digest that depends on a time, such as a package's (the manifest says when the package was made).
-        Also learns the short forms in which the digest is shown."""
+        """Learns a digest that depends on a time. For example, a package's manifest contains the time at which it was
+        made. Also learns the short forms in which the digest is shown."""
         for length in (64, 16, 12, 8):
             self.learn(digest[:length], f"<{name}{'' if length == 64 else ':' + str(length)}>")
 
     def is_now(self, seconds):
-        """Returns whether this is a time of this run. Only such times are replaced; times of given logs stay."""
+        """Returns whether this Unix time is within this run. Only such times are replaced; older times, from the logs,
+        are kept."""
         return self.began <= seconds <= time.time() + 2
 
     def value(self, file, value, path=""):
@@ -78,8 +79,8 @@ class Normaliser:
         return json.dumps(self.value(file, value), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     def any(self, file, text):
-        """Normalises JSON (one object, one per line, or inside a page) to sorted keys with one key per line, so that a
-        diff names the key. Other texts stay as they are."""
+        """Normalises JSON (one object, one per line, or inside an HTML page) to sorted keys with one key per line, so
+        that a diff shows the key. In other texts only the learnt texts and the text rules apply."""
         if file.endswith(".html"):
             return self.text(
                 file,

@@ -1,4 +1,4 @@
-"""Runs specdec and keeps what can be observed of it."""
+"""Runs specdec and stores everything observable of it: output, exit codes, files."""
 
 import contextlib
 import hashlib
@@ -49,9 +49,9 @@ class Observer:
         file.write_text(self.normaliser.any(name, text))
 
     def run(self, name, command, stdin=None, err=True, env=None, learn=None):
-        """Runs specdec in the scratch folder with the words of `command`, as a shell would divide it. Keeps command,
-        exit code, stdout and, unless it shows progress, stderr. Returns stdout. `learn` sees stdout before it is kept
-        and may teach the normaliser digests that cover a time or the scratch folder."""
+        """Runs specdec in the scratch folder with the arguments in `command`, split as by a shell. Keeps command, exit
+        code, stdout and, unless `err` is false, stderr. Returns stdout. `learn` gets stdout before it is kept, and may
+        teach the normaliser digests that depend on a time or on the scratch folder."""
         arguments = shlex.split(command)
         done = subprocess.run(
             [str(self.program), *arguments],
@@ -82,12 +82,13 @@ class Observer:
         return {}
 
     def saw(self, result):
-        """Adds the paths and types of a JSON document to those that its schema had in this run."""
+        """Adds the paths and types of a JSON document to those of the documents with the same schema."""
 
         def paths(value, path):
             if isinstance(value, dict):
                 for key, inner in value.items():
-                    # Keys that are data, such as numbers, names of files and reasons, are not part of the schema.
+                    # Keys that are data (numbers, names of files, reasons) become "*", because they are not part of the
+                    # schema.
                     yield from paths(inner, f"{path}.{key if re.fullmatch('[a-zA-Z_][a-zA-Z_0-9]*', key) else '*'}")
             elif isinstance(value, list):
                 for inner in value:
@@ -104,7 +105,7 @@ class Observer:
             self.schemas.setdefault(result["schema"], set()).update(paths(result, ""))
 
     def keep_tree(self, name, folder, texts=True, binaries=True, omit=()):
-        """Keeps all files below `folder` with their modes: texts as they are, other files as their digest."""
+        """Keeps all files below `folder` with their modes: text files as they are, other files as their digests."""
         root, lines = self.scratch / folder, []
         for file in sorted(root.rglob("*"), key=lambda f: self.normaliser.text(name, str(f))):
             relative = str(file.relative_to(root))
@@ -140,7 +141,8 @@ class Observer:
         self.keep(f"{name}.tree", "\n".join(lines) + "\n")
 
     def keep_database(self, name, file):
-        """Keeps structure and rows as SQL. A text rule replaces the inodes under which positions in files are kept."""
+        """Keeps schema and rows of a SQLite database as SQL. A text rule replaces the inodes of the files that were
+        read."""
         with contextlib.closing(sqlite3.connect(f"file:{self.scratch / file}?mode=ro", uri=True)) as db:
             rows = [
                 f"PRAGMA {p} = {db.execute(f'PRAGMA {p}').fetchone()[0]}"

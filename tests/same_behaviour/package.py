@@ -1,4 +1,4 @@
-"""specdec package."""
+"""Observes `specdec package`."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from same_behaviour.observer import SOURCE, next_second
 
 
 def observe_package(o):
-    # The reports have fixed times, so that the digests of what is made from them are the same in every run.
+    # Gives the reports fixed times, so that digests of packages' files are the same in every run.
     read = lambda gate: json.loads((o.scratch / gate / "report.json").read_text())
     for name, report in {
         "passed": with_speed({**read("gate"), **FIXED_TIME}, 3),
@@ -18,7 +18,7 @@ def observe_package(o):
     }.items():
         (o.scratch / f"{name}.json").write_text(json.dumps(report))
 
-    # The distilled draft gets fixed times in the record of its training.
+    # Gives the training record of the distilled draft fixed times, too.
     shutil.copytree(o.scratch / "run/draft", o.scratch / "bound")
     made = json.loads((o.scratch / "bound/specdec.json").read_text())
     made["training"].update(FIXED_TIME)
@@ -29,13 +29,14 @@ def observe_package(o):
 
     def package(name, words):
         next_second()
-        # The digest covers the manifest, which says when the package was made.
+        # A package's digest covers its manifest, which contains a time, so the digest differs between runs.
         learn = lambda out: o.normaliser.learn_digest(json.loads(out)["digest"], f"package-{name}")
         made = o.run_json(f"package-{name}", f"package --target target --store store {words}", learn=learn)
         return made["digest"]
 
     first = package("first", "--draft self --report passed.json --channel production --name tiny")
-    # The launch files of other engines would name the folder of the target.
+    # Without --engines specdec, launch files of other engines would name the target's folder, which differs between
+    # runs.
     third = package("third", "--draft bound --report against.json --allow-failed --reference-target --engines specdec")
     second = package(
         "second", "--draft other --report failed.json --allow-failed --channel production --visibility public"

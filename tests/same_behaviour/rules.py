@@ -1,8 +1,8 @@
-"""What differs between two runs of one build, and by what it is replaced."""
+"""The values that differ between two runs of one build, and the texts that replace them."""
 
-# Values in JSON: (files, path of the key with [] for a list's items, replacement, reason). Only numbers, booleans and
-# null are replaced, so that a change of type is seen, except where the replacement says that the whole value is
-# replaced.
+# Rules for values in JSON: (files, path of the key with [] for the items of a list, replacement, reason). A replacement
+# that begins with "<whole: " replaces any value. Other replacements apply only to numbers, booleans and null, so that a
+# change of type stays visible.
 JSON_RULES = [
     (r"", r"(^|\.)(seconds|prompt_seconds|elapsed_seconds|training_seconds)$", "<seconds>", "a duration"),
     (r"", r"(^|\.)teacher_share$", "<share>", "a share of a duration"),
@@ -54,7 +54,7 @@ JSON_RULES = [
     ),
 ]
 
-# Texts, after the JSON rules: (files, pattern, replacement, reason).
+# Rules for texts, applied after the JSON rules: (files, pattern, replacement, reason).
 TEXT_RULES = [
     (r"", r"of [0-9.]+ [KMGT]iB available", "of <memory> available", "free memory of this machine"),
     (r"", r"\btook( +)[0-9.]+ m?s\b", r"took\1<seconds>", "a duration"),

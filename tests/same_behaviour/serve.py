@@ -1,4 +1,4 @@
-"""specdec serve."""
+"""Observes `specdec serve`."""
 
 import json
 import re
@@ -122,7 +122,7 @@ def observe_serve(o):
         ),
         "stream-chat": (chat, {"messages": message, "seed": 5, "max_tokens": 24, "stream": True, "n": 2}),
     }
-    # How many tokens are drafted under a grammar depends on when the threads that compute its masks are done.
+    # Turns drafting off: under a grammar the number of drafted tokens depends on when other threads finish its masks.
     for name in ("chat-schema", "regex", "choice"):
         requests[name][1]["speculative"] = False
     for name, (path, body) in requests.items():

@@ -1,4 +1,4 @@
-"""A server, and what can be observed of its replies."""
+"""Runs a server and stores everything that can be observed of its replies."""
 
 import http.client
 import json
@@ -37,7 +37,8 @@ class Server:
             time.sleep(0.05)
 
     def wait_until_idle(self, headers):
-        """Waits until no request is running, because a reply is sent before the engine has counted its last step."""
+        """Waits until no request is running. The engine may count the last step of a request only after its reply was
+        sent."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
@@ -70,7 +71,7 @@ class Server:
             text = joined_stream(text, o.normaliser, file)
         heads = "".join(
             f"{k.lower()}: {v}\n" for k, v in sorted(reply.getheaders()) if k.lower() not in ("date", "content-length")
-        )  # lengths depend on ids and times
+        )  # the length depends on ids and times
         o.keep(
             file,
             f"{method} {path}\n{(data or b'').decode(errors='replace')[:2000]}\n{reply.status}\n{heads}\n"
@@ -100,9 +101,9 @@ class Server:
 
 
 def joined_stream(text, normaliser, file):
-    """Returns the events of a stream in a fixed form. How many tokens one event holds depends on the pace of the
-    connection, so the texts are joined and everything else is kept once. The events of several choices have no fixed
-    order."""
+    """Returns the events of a stream in a reproducible form. The number of tokens per event depends on the speed of the
+    connection, so all texts are joined, and all other content is kept once. If a request has several choices, the
+    events are sorted, because their order is random."""
     texts, kinds, several = {}, [], '"index":1' in text
     for event in text.split("\n\n"):
         if not event.startswith("data: {"):
@@ -120,23 +121,23 @@ def joined_stream(text, normaliser, file):
     )
 
 
-# Metrics whose value is a time or a speed; the number of connections, because the previous connection may or may not be
-# closed yet; and the number of steps with their sizes, because the answers of one request share a step or not, as they
-# come from the queue. Only their names and labels are kept. The numbers of observed durations are kept.
+# Metrics of which only names and labels are kept. They are times and speeds, the number of connections (the previous
+# connection may not be closed yet), and the number and sizes of steps (the answers of one request may or may not share
+# a step). The counts of durations are kept.
 VARYING = re.compile(
     r"_seconds(_total|_sum|_bucket)?$|_tokens_per_second$|^specdec:(connections|steps_total|batch_size_.*)$"
 )
 
 
 def metrics_that_count(page):
-    """Returns the families in their order and the samples of each sorted: samples come from a hash table, and their
-    order means nothing."""
+    """Keeps the order of metric families, and sorts the samples within each family, because samples come from a hash
+    table in random order."""
     lines, family = [], 0
     for line in page.splitlines():
         match = None if line.startswith("#") else re.match(r"(\S+?)(\{.*\})? (\S+)$", line)
         if match and (
             VARYING.search(match[1]) or 'route="/metrics"' in line
-        ):  # depends on how often the page was asked for until the server was idle
+        ):  # these counts depend on how often wait_until_idle() asked
             line = f"{match[1]}{match[2] or ''} <varies>"
         if line.startswith("#"):
             family += 1

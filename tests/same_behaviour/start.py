@@ -1,4 +1,4 @@
-"""Help, wrong command lines, and the models and logs that the other parts read."""
+"""Observes help and wrong command lines, and makes the models and logs that the other parts read."""
 
 import json
 import re
@@ -68,7 +68,7 @@ def observe_help(o):
     (o.scratch / "wrong.toml").write_text("[serve]\nprot = 1\n")
     o.run("usage-config", "--config wrong.toml serve --target target")
     o.run("usage-environment", "monitor status", env={"SPECDEC_MONITOR_STATUS_STATE": "no-such.db"})
-    # Keeps the names on which other programs rely, as they occur in the binaries: schemas, settings, metrics.
+    # Keeps the names in the binaries that other programs rely on: schemas, metrics, environment variables.
     found = set()
     for program in [o.program, *sorted((o.build / "libexec").glob("specdec-engine"))]:
         data = program.read_bytes()
@@ -83,7 +83,7 @@ def observe_help(o):
 def observe_inputs(o):
     write_tiny_model(o.scratch / "target", layers=2, seed=1)
     write_tiny_model(o.scratch / "other", layers=1, seed=2)
-    shutil.copytree(o.scratch / "target", o.scratch / "self")  # the target drafts for itself, so everything is accepted
+    shutil.copytree(o.scratch / "target", o.scratch / "self")  # the target as its own draft: all is accepted
     write_traffic(o.scratch / "log.jsonl", 40)
     (o.scratch / "salt").write_text(f"{7:064d}\n")
     (o.scratch / "salt").chmod(0o600)

@@ -1,12 +1,11 @@
-"""specdec validate and bench."""
+"""Observes `specdec validate` and `specdec bench`."""
 
 import re
 
 
 def observe_validate(o):
     sure = "--target target --data data --threads 1 --contexts data -q"
-    # The draft fails by its acceptance, whatever the speed turns out to be, so the verdict does not depend on the
-    # machine.
+    # The acceptance of this draft is below the floor, so the verdict is a failure, whatever the speed of the machine.
     o.run_json(
         "validate-all",
         f"validate {sure} --draft other --out gate-all --k 2 --floor 0.95 --max-k 2 --speed-prompts 4 "

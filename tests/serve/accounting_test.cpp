@@ -1,4 +1,4 @@
-// Tests that the counters of a server have the tokens that its clients got.
+// Tests that the server's token counters equal the number of tokens that clients received.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,18 +9,18 @@
 namespace specdec::deploy {
 namespace {
 
-// Returns the value of a series without labels, -1 if there is none.
+// Returns the value of a series without labels, -1 if there is no such series.
 int64_t counted(Running& s, const std::string& name) {
   const std::string text = "\n" + s.ask(get("/metrics")).body;
   const size_t at = text.find("\n" + name + " ");
   return at == std::string::npos ? -1 : std::stoll(text.substr(at + name.size() + 2));
 }
 
-// A step may emit tokens after the end of the answer. Nobody gets them, so no counter has them.
+// The last step may emit tokens after the end of the answer. No client receives them, so no counter includes them.
 TEST(Accounting, TokensAfterTheEndAreCountedNowhere) {
   Running s;
   s.start();
-  // two steps of four tokens: abcd, and e, EOS, x, x
+  // The answer takes two steps of four tokens: a, b, c, d, then e, EOS and two tokens after the end.
   const Json reply = s.complete("say:abcde", R"("max_tokens":20,"seed":3,"include_metrics":true)");
   ASSERT_EQ(reply["choices"][0]["text"], "abcde");
   ASSERT_EQ(s.runner.steps(), 2u);
@@ -31,8 +31,8 @@ TEST(Accounting, TokensAfterTheEndAreCountedNowhere) {
   EXPECT_EQ(reply["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"], 6) << "before the cut, too";
 }
 
-// Eight clients with 10,000 streamed answers that end in every way: the counters have what the clients got, and usage
-// says it.
+// Eight clients receive 10,000 streamed answers that end in all possible ways. The counters and each `usage` must agree
+// with what the clients received.
 TEST(Accounting, AfterABurstTheCountersAreWhatTheClientsGot) {
   Config setup;
   setup.options.max_batch = 8;

@@ -1,5 +1,5 @@
-// Tests of admission before the queue: the limit on connections, the turns of the worker threads, the limit on bytes,
-// and host names. They use no socket, no thread and no clock.
+// Tests of admission before the queue: limit of connections, fair use of worker threads, memory budget and host names.
+// No sockets, threads or clocks are used.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -144,7 +144,7 @@ TEST(ByteBudget, AnAnsweredRequestHoldsNothingWhoeverKeepsIt) {
   ASSERT_TRUE(request->held->resize(80));
   auto exchange = make_generation({{}, true, request, nullptr, 1000, "max_tokens"});
   EXPECT_EQ(budget.held(), 80u);
-  exchange.reset();  // the reply is sent; `request` still waits to be recorded
+  exchange.reset();  // the reply was sent, and the recorder still holds `request`
   EXPECT_EQ(budget.held(), 0u);
 }
 

@@ -1,4 +1,4 @@
-// Tests of the way in which an answer's text becomes content, thoughts and calls.
+// Tests how an answer's text is split into content, thoughts and function calls.
 #include "deploy/serve/answer/answer_parser.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ struct Case {
   ToolFormat format;
   std::string text;
   std::string content, reasoning;
-  std::vector<std::pair<std::string, std::string>> calls;  // names and arguments
+  std::vector<std::pair<std::string, std::string>> calls;  // (name, arguments) each
 };
 
 OfferedTools offered() {
@@ -38,7 +38,7 @@ std::shared_ptr<AnswerFormat> format_of(ToolFormat tools) {
 constexpr auto kHermes = ToolFormat::kHermes, kQwen = ToolFormat::kQwen3Coder, kLlama = ToolFormat::kLlama3Json,
                kMistral = ToolFormat::kMistral, kPlain = ToolFormat::kNone;
 
-// Returns answers without calls.
+// Returns test cases without function calls.
 std::vector<Case> texts_and_thoughts() {
   return {
       {"plain text", kHermes, "Hello, <b>world</b>.\n", "Hello, <b>world</b>.\n", "", {}},
@@ -51,7 +51,7 @@ std::vector<Case> texts_and_thoughts() {
   };
 }
 
-// Returns answers with calls in the format of Hermes.
+// Returns test cases with function calls in the Hermes format.
 std::vector<Case> hermes_calls() {
   return {
       {"one call",
@@ -107,7 +107,7 @@ std::vector<Case> hermes_calls() {
   };
 }
 
-// Returns answers with text that only looks like a call, and with calls that break off.
+// Returns test cases whose text only looks like a function call, or whose call breaks off.
 std::vector<Case> odd_hermes_calls() {
   return {
       {"a name that is no string",
@@ -168,7 +168,7 @@ std::vector<Case> odd_hermes_calls() {
   };
 }
 
-// Returns answers with calls in the format of Qwen3-Coder.
+// Returns test cases with function calls in the Qwen3-Coder format.
 std::vector<Case> qwen_calls() {
   return {
       {"parameters by type",
@@ -213,7 +213,7 @@ std::vector<Case> qwen_calls() {
   };
 }
 
-// Returns answers with calls in the format of Llama 3.
+// Returns test cases with function calls in the Llama 3 format.
 std::vector<Case> llama_calls() {
   return {
       {"a call as the whole answer",
@@ -256,7 +256,7 @@ std::vector<Case> llama_calls() {
   };
 }
 
-// Returns answers with calls in the formats of Mistral.
+// Returns test cases with function calls in Mistral's formats.
 std::vector<Case> mistral_calls() {
   return {
       {"a list",
@@ -336,7 +336,7 @@ TEST(AnswerParser, DoesNotDependOnHowTheTextIsCut) {
     }
 }
 
-// content() says where the content comes from, as soon as decided() says that it is known.
+// content() must return the text's content ranges up to the position that decided() returns.
 TEST(AnswerParser, KnowsWhereTheContentComesFrom) {
   size_t parts = 0;
   for (const Case& c : cases()) {
@@ -414,7 +414,7 @@ TEST(AnswerParser, APromptThatOpensThoughtsOrACallIsContinued) {
   }
 }
 
-// A parser that looked back over what it holds at each byte would take minutes for these.
+// A parser that searched all of its held-back text again at each byte would take minutes for these answers.
 TEST(AnswerParser, LongAnswersTakeLinearTime) {
   for (const std::string& unit :
        {std::string(" "), std::string("<tool_call>"), std::string("{"), std::string("<tool_call>{"),

@@ -1,4 +1,4 @@
-// Tests of the API layer: which requests wait, which are refused, and with what error.
+// Tests of the API layer: which requests are queued, which are refused, and with which error.
 #include "deploy/serve/api/api.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ TEST(Api, ATenantsOwnQueueIs429AndLeavesRoomForTheOthers) {
   Config setup;
   setup.options.api_key_file = dir / "keys";
   setup.options.max_batch = 1;
-  setup.options.queue_limit = 4;  // two per tenant, since there are several tenants
+  setup.options.queue_limit = 4;  // two per tenant, because there are several tenants
   Running s(setup);
   s.start();
   s.runner.close_gate();
@@ -35,7 +35,7 @@ TEST(Api, ATenantsOwnQueueIs429AndLeavesRoomForTheOthers) {
              metrics().find("specdec:num_requests_waiting " + std::to_string(then_waiting) + "\n") != std::string::npos;
     });
   };
-  accept("key-of-anna-1", 0);  // blocks in the runner's start() because the gate is closed
+  accept("key-of-anna-1", 0);  // blocks in the runner's start(), because the gate is closed
   accept("key-of-anna-1", 1);
   accept("key-of-anna-2", 2);
   const Response full = s.ask(request("key-of-anna-2"));
@@ -88,7 +88,7 @@ TEST(Api, ARepliesSizeIsPartOfAdmission) {
   EXPECT_EQ(
       s.ask(post("/v1/completions", R"({"prompt":"say:x","logprobs":20,"max_tokens":1000,"stream":true})")).status, 200)
       << "a stream holds what is on its way";
-  // Without max_tokens the answer is as long as the limits allow.
+  // Without max_tokens the answer's length is limited only by the context and by the size of the reply.
   const Response chat = s.ask(
       post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"loop"}],"n":8,"return_token_ids":true})"));
   ASSERT_EQ(chat.status, 200) << chat.body;
@@ -117,7 +117,7 @@ TEST(Api, BytesOfAllRequestsAreCountedAndGivenBack) {
     return Json::parse(s.ask(request(key, bytes)).body)["error"]["code"].get<std::string>();
   };
   Client first(s.port);
-  first.send(request("key-of-anna-1", 15000));  // holds 15,000 bytes of text and 60,000 of tokens
+  first.send(request("key-of-anna-1", 15000));  // uses 15,000 bytes of text and 60,000 bytes of tokens
   wait_until([&] { return s.runner.at_gate(); });
   const Response full = s.ask(request("key-of-anna-1", 15000));
   EXPECT_EQ(full.status, 429);
@@ -160,8 +160,8 @@ TEST(Api, ACompiledGrammarIsCountedAmongWhatRequestsHold) {
   EXPECT_EQ(ask(1, 50).status, 429) << "each answer has tables of its own";
 }
 
-// A host that runs out of memory may kill the server's child process (here the one that renders chat templates) instead
-// of the server.
+// When memory is short, the system may kill the child process that renders chat templates. /health must then report
+// that requests cannot be prepared.
 TEST(Api, HealthSaysThatNothingCanBeMadeReadyAnyMore) {
   Running s;
   s.chat_template.confine();
@@ -188,8 +188,8 @@ TEST(Api, TextThatIsFarTooLongIsRefusedByItsBeginning) {
   }
 }
 
-// Where a token may be long, the number of bytes says little about the number of tokens. The server then tokenises a
-// piece of the text to refuse a text that is too long, and never refuses a text that fits.
+// If tokens may be long, the byte length says little about the number of tokens. The server then tokenises only a piece
+// to refuse a too long text, and must never refuse a text that fits.
 TEST(Api, TextOfLongTokensIsRefusedByAPieceOfIt) {
   const Scratch dir;
   testing::write_byte_tokenizer(dir.root());

@@ -1,5 +1,5 @@
-// Tests of the API layer where it works with token ids: /tokenize and /detokenize, truncated prompts, and where an
-// answer may end.
+// Tests the parts of the API layer that handle token ids: /tokenize and /detokenize, truncated prompts, and tokens that
+// end an answer.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -27,7 +27,7 @@ struct TokenServer : ::testing::Test {
     EXPECT_EQ(r.status, 400) << body << " → " << r.body;
     EXPECT_EQ(Json::parse(r.body)["error"]["param"], param) << r.body;
   }
-  // Returns the text of the prompt that the model read: "echo" shows it.
+  // Returns the prompt text that the model received, by requesting "echo".
   Json echoed(Json body) {
     body.update({{"echo", true}});
     if (!body.contains("max_tokens")) body["max_tokens"] = 0;
@@ -58,7 +58,7 @@ TEST_F(TokenServer, TokenizeRendersConversations) {
   EXPECT_EQ(ok("/tokenize", {{"messages", hi}, {"add_special_tokens", true}})["tokens"], Json({kBos, 'h', 'i', kBos}));
   refused("/tokenize", {{"messages", {{{"role", "tool"}, {"content", "x"}}}}}, "messages");
   const Json tool = {{"type", "function"}, {"function", {{"name", "f"}}}};
-  refused("/tokenize", {{"messages", hi}, {"tools", {tool}}}, "tools");  // this template shows no way of calling
+  refused("/tokenize", {{"messages", hi}, {"tools", {tool}}}, "tools");  // this template shows no call syntax
   refused("/tokenize", {{"messages", {{{"role", "user"}, {"content", std::string(1001, 'x')}}}}}, "messages");
 }
 
@@ -126,7 +126,7 @@ TEST_F(TokenServer, TruncationKeepsTheLastTokensAndBos) {
   EXPECT_EQ(chat["choices"][0]["message"]["content"], "hi");
 }
 
-// The record of an answer holds what the model has read.
+// The record of an answer must contain the truncated prompt, which the model received.
 TEST(TruncatedPrompts, AreRecordedAsTheyWereRead) {
   const Scratch dir;
   Config setup;

@@ -1,5 +1,5 @@
-// Tests how parameters without quotes (Qwen3-Coder's) become JSON: of the text and what it stands for, the one that the
-// parameter's schema takes.
+// Tests how unquoted parameter values of Qwen3-Coder become JSON: a string, or the value that the text stands for,
+// depending on the parameter's schema.
 #include "deploy/serve/answer/call_reader.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 namespace specdec::deploy {
 namespace {
 
-// Returns the arguments of a call of f with the parameter p, whose schema and text are given.
+// Returns the JSON value of parameter p in a call of tool f, given the schema of p and its text.
 std::string value(const std::string& schema, const std::string& text, const std::string& definitions = "{}") {
   OfferedTools offered;
   offered.list.push_back({"f", nlohmann::ordered_json::parse(R"({"type":"object","properties":{"p":)" + schema +
@@ -53,10 +53,11 @@ TEST(XmlCalls, IntricateSchemasTakeEverything) {
   EXPECT_EQ(value(R"({"$ref":"#/$defs/a"})", "5", R"({"a":{"$ref":"#/$defs/a"}})"), "\"5\"");
   EXPECT_EQ(value(R"({"$ref":"#/$defs/none"})", "5"), "\"5\"");
   const std::string twice = R"({"anyOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/a"}],"type":"string"})";
-  EXPECT_EQ(value(R"({"$ref":"#/$defs/a"})", "5", R"({"a":)" + twice + "}"), "\"5\"");  // a failure shows as a hang
+  // Without a limit of steps this call would never return.
+  EXPECT_EQ(value(R"({"$ref":"#/$defs/a"})", "5", R"({"a":)" + twice + "}"), "\"5\"");
 }
 
-// Each of the alternatives compares the value with every number of the list.
+// Each alternative would compare the value with all 20,000 numbers, so the check gives up and accepts the value.
 TEST(XmlCalls, LongListsBehindManyAlternativesTakeEverything) {
   nlohmann::json list = {{"enum", nlohmann::json::array()}}, many = {{"anyOf", nlohmann::json::array()}};
   for (int i = 0; i < 20000; ++i) list["enum"].push_back(i);

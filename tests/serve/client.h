@@ -17,7 +17,7 @@
 namespace specdec::deploy {
 
 struct Response {
-  int status = 0;                              // 0 if the connection ended without a response
+  int status = 0;                              // 0: the connection ended without a response
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;                            // the content without chunk framing
   bool complete = false;
@@ -69,7 +69,7 @@ class Client {
     }
     return true;
   }
-  // Sends `bytes` again and again until the server has accepted nothing for half a second.
+  // Sends `bytes` repeatedly until the server has accepted none of them for half a second.
   void send_until_full(const std::string& bytes) {
     const timeval half{0, 500'000};
     ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &half, sizeof half);
@@ -82,9 +82,9 @@ class Client {
     }
     return std::exchange(buffer_, {});
   }
-  // Blocks until data arrive or the server closes. True if the server has closed and no unread data are left.
+  // Blocks until data arrives or the server closes. Returns true if the server has closed and all data was read.
   bool at_end() { return buffer_.empty() && !fill(); }
-  // Blocks until `text` has arrived. Returns false if the server closes the connection before that.
+  // Blocks until `text` has arrived. Returns false if the server closes the connection first.
   bool wait_for(const std::string& text) {
     while (buffer_.find(text) == std::string::npos)
       if (!fill()) return false;
@@ -114,12 +114,12 @@ class Client {
 
  protected:
   int fd() const { return fd_; }
-  // Like send(2) and recv(2).
+  // put() behaves like send(2), take() like recv(2).
   virtual ssize_t put(const char* bytes, size_t count) { return ::send(fd_, bytes, count, MSG_NOSIGNAL); }
   virtual ssize_t take(char* room, size_t count) { return ::recv(fd_, room, count, 0); }
 
  private:
-  // Limits each wait for data to 120 s, so that a server that never answers makes the test fail instead of hang. Under
+  // Limits each wait for data to 120 s, so that the test fails instead of hanging if the server never answers. Under
   // emulation an answer may take half a minute.
   void limit_waiting() {
     const timeval patience{120, 0};

@@ -1,4 +1,4 @@
-"""Runs the dashboard's own script in node, with a page of few lines instead of a browser, on snapshots of /metrics.
+"""Runs the dashboard's script in node on snapshots of /metrics. A few lines of JavaScript replace the browser.
 
 python3 dashboard_test.py DASHBOARD_HTML
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# The elements that the script makes, as far as it uses them, and a clock that the test moves.
+# A minimal replacement of the browser: the elements that the script creates, and a clock that the test advances.
 BROWSER = r"""
 class Node {
   constructor(tag) { Object.assign(this, {tag, attributes: {}, children: [], style: {}, clientWidth: 380}); }
@@ -37,7 +37,7 @@ const said = c => (c instanceof Node ? c.textContent : String(c)).replace(/ +/g,
 const texts = id => (elements[id]?.children ?? []).map(said);
 """
 
-# Polls PAGES, a second apart, and prints what is shown after each.
+# Runs the dashboard's script on each snapshot in PAGES, one second apart, and prints what the page shows each time.
 RUN = r"""
 (async () => {
   const views = [];
@@ -64,7 +64,7 @@ def expect(is_true, what):
 
 
 def metrics(steps):
-    """Returns /metrics of a server that has made so many steps, each with two tokens drafted and one accepted."""
+    """Returns /metrics of a server after `steps` steps, each with two drafted tokens, one of which was accepted."""
     lines = [
         f"specdec:steps_total {steps}",
         f"specdec:generation_tokens_total {2 * steps}",
@@ -95,7 +95,7 @@ def main():
         return 77
     script = re.search(r"<script>(.*?)</script>", Path(sys.argv[1]).read_text(), re.S)[1]
 
-    # A page that is opened after the answers shows the totals, and goes on to do so while nothing happens.
+    # A page that is opened after all answers shows totals, and keeps showing them while no step is made.
     for view in shown(node, script, [metrics(60)] * 4):
         expect(view["age"].startswith("live"), view["age"])
         expect(view["since"] == "totals since the server's start", view["since"])
@@ -106,12 +106,12 @@ def main():
         card = next(c for c in view["cards"] if c.startswith("Acceptance by position"))
         expect("overlap accepted" in card and "collecting" not in card and "nothing" not in card, card)
 
-    # Where steps are made, the figures are of the time span again.
+    # Once steps are made again, the figures are those of the chosen time span.
     views = shown(node, script, [metrics(60), metrics(64), metrics(68), metrics(72)])
     expect(views[0]["since"] != "" and views[-1]["since"] == "", [v["since"] for v in views])
     expect(views[-1]["tiles"][0] == "tokens per second 8 4 steps/s", views[-1]["tiles"][0])
 
-    # A server that has answered nothing has no totals.
+    # Before the first answer the page shows no totals.
     view = shown(node, script, [metrics(0)])[0]
     expect(view["since"] == "" and "nothing drafted" in view["tiles"][2], view)
     return 1 if failures else 0

@@ -30,7 +30,7 @@ TEST(Server, ALostDeviceEndsTheServerAtOnce) {
   wait_until([&] { return s.runner.open() == 1; });
   s.runner.lose_device();
   EXPECT_EQ(running.read().status, 503) << "the client may try another server";
-  wait_until([&] { return !Client(s.port).connected(); });  // without a signal
+  wait_until([&] { return !Client(s.port).connected(); });  // ends without a stop signal
   s.finish();
   ASSERT_TRUE(s.lost) << "not only a step has failed";
   EXPECT_EQ(s.lost->what(), "an illegal memory access was encountered");

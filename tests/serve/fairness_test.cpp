@@ -1,5 +1,5 @@
-// Tests of fairness between tenants, from the queue to the steps: the unit is the answer, however answers are grouped
-// into requests.
+// Tests of fairness between tenants, from the queue to the steps. Service is counted per answer, so it does not matter
+// how answers are grouped into requests.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -11,14 +11,14 @@
 namespace specdec::deploy {
 namespace {
 
-// Counts the service that each tenant gets, by the rule that the queue should follow.
+// Counts the service that each tenant gets, by the same rule as RequestQueue.
 class CountingRunner final : public StepRunner {
  public:
   SequenceKey start(const SequenceSpec& spec) override {
     const SequenceKey key = runner.start(spec);
     of_[key] = {spec.request.options.tenant, 0, 0, false, spec.request.options.max_tokens};
     ++started[spec.request.options.tenant];
-    service[spec.request.options.tenant] += 1;  // the prompt's last token, which the first step prefills
+    service[spec.request.options.tenant] += 1;  // for the prompt's last token, which the first step prefills
     forked += spec.same_prompt >= 0;
     return key;
   }
@@ -59,7 +59,7 @@ class CountingRunner final : public StepRunner {
     uint64_t tenant;
     int64_t read, counted;
     bool begun = false;
-    int64_t left = 0;  // tokens of the answer; what a step emits after them is nobody's
+    int64_t left = 0;  // tokens left of the answer; further tokens of a step are not counted
   };
   std::map<SequenceKey, Of> of_;
 };
@@ -93,7 +93,8 @@ std::shared_ptr<GenerationRequest> asked(const std::string& tenant, const std::v
   return r;
 }
 
-// Returns the number of turns until the other tenant's only request, sent after the flood's first turn, is answered.
+// Sends many answers of the tenant "flood", in one request or in many. Returns the number of turns until the only
+// request of "other", sent after the first turn, is answered.
 int turns_of_the_other(bool one_request) {
   FairnessBench b(4);
   std::vector<std::string> prompts;
@@ -122,8 +123,8 @@ TEST(Fairness, ManyAnswersOfOneRequestDelayOthersNoMoreThanManyRequests) {
   EXPECT_LE(singles, 40) << "and that is soon";
 }
 
-// One request may fill the batch with answers as long as it likes. Others are answered soon all the same, and the
-// answer that gave up its seat is whole in the end.
+// One request fills the batch with long answers. The answer of another tenant must still start soon, and the answer
+// that gave up its seat must be complete in the end.
 TEST(Fairness, ATenantWithoutASeatSoonGetsOne) {
   std::string text;
   for (int i = 0; i < 300; ++i) text += static_cast<char>('a' + i * i % 26);
@@ -152,7 +153,7 @@ TEST(Fairness, ATenantWithoutASeatSoonGetsOne) {
     for (const auto& [choice, got] : texts) EXPECT_EQ(got, text) << "choice " << choice;
     EXPECT_GT(b.runner.runner.preempted(), 0u);
   }
-  // The tenant's own requests wait for their turn, and the last seat of a tenant is nobody else's.
+  // A single tenant's further answers wait while its first answers run, and a tenant's only seat is never given away.
   FairnessBench alone(1);
   alone.queue.push(asked("one", {"say:" + text}, 2, 1000));
   for (int turn = 0; turn < 8; ++turn, alone.clock.now += 1) alone.scheduler->turn();
@@ -161,8 +162,9 @@ TEST(Fairness, ATenantWithoutASeatSoonGetsOne) {
   EXPECT_EQ(alone.runner.runner.preempted(), 0u);
 }
 
-// Both tenants always have requests waiting. One of them asks for many answers per request; its prompts are shared, and
-// the caches are full now and then. The service of the two never differs by more than the bound of docs/serve.md.
+// Two tenants always have requests waiting. Tenant "many" asks for many answers per request, its answers share prompts,
+// and in every second run the caches are sometimes full. The service of the tenants never differs by more than the
+// bound in docs/serve.md.
 TEST(Fairness, ServiceStaysWithinTheBoundWhateverRequestsAreMadeOf) {
   constexpr int64_t kBatch = 4, kLongestPrompt = 60, kLongestAnswer = 24;
   constexpr int64_t kBound = 2 * std::max(kLongestPrompt + 1, 2 * kBatch * kLongestAnswer);
@@ -183,7 +185,7 @@ TEST(Fairness, ServiceStaysWithinTheBoundWhateverRequestsAreMadeOf) {
       b.queue.push(sent.emplace_back(asked(tenant, prompts, n, max_tokens)));
       pushed[tenant] += sent.back()->choices();
     };
-    const auto refill = [&] {  // keeps requests waiting for both tenants; a turn starts at most four answers
+    const auto refill = [&] {  // keeps requests of both tenants waiting; a turn starts at most four answers
       while (waiting("many") <= kBatch) {
         std::vector<std::string> prompts;
         for (int64_t i = 1 + below(8); i > 0; --i)

@@ -1,4 +1,4 @@
-// A step runner without a model, shared by the tests of serve.
+// A step runner without a model, and other helpers that the tests of serve share.
 #pragma once
 
 #include <algorithm>
@@ -29,11 +29,14 @@ using testing::kVocab;
 using testing::Scratch;
 using testing::space_stripping_tokenizer;
 
-// The answer depends only on prompt, seed and temperature. A prompt that contains "say:X" is answered with X (up to the
-// character 0x1F, if X has it) and EOS, one with "loop" endlessly with 'x'. "die:start" makes start() fail and
-// "die:step" makes step() fail; "die:device" and "die:pass" do the same with a failure of the device. The masks of a
-// prompt with "masked" are late while set_late() says so. Any other prompt is answered with random letters drawn from
-// the seed and the prompt (at temperature 0, from the prompt alone).
+// Makes answers that depend only on prompt, seed and temperature. The prompt may contain a command:
+// - "say:X": the answer is X (up to the character 0x1F, if X has one) and EOS;
+// - "loop": the answer is an endless series of 'x';
+// - "die:start", "die:step": start() or step() fails;
+// - "die:device", "die:pass": start() or step() fails because of the device;
+// - "masked": the grammar mask is late while set_late(true) applies.
+// A prompt without "say:" or "loop" is answered with random letters drawn from seed and prompt (at temperature 0 from
+// the prompt alone).
 class FakeRunner final : public StepRunner {
  public:
   SequenceKey start(const SequenceSpec& spec) override {
@@ -143,21 +146,21 @@ class FakeRunner final : public StepRunner {
   }
   size_t largest_batch() const { return locked(largest_batch_); }
   size_t steps() const { return locked(steps_); }
-  // Sets the largest number of tokens that the caches of all sequences together may hold.
+  // Sets the number of tokens that fit into the caches of all sequences together.
   void limit_room(int64_t tokens) {
     const std::lock_guard lock(mutex_);
     room_ = tokens;
   }
-  size_t overtaken() const { return locked(overtaken_); }  // sequences started while a preempted sequence was waiting
+  size_t overtaken() const { return locked(overtaken_); }  // sequences started while a preempted one was waiting
   int64_t reread() const { return locked(reread_); }
   size_t started() const { return locked(started_); }
-  // Tenants of the started sequences, in the order in which the sequences started.
+  // Returns the tenants of the started sequences in order of start.
   std::vector<uint64_t> tenants() const {
     const std::lock_guard lock(mutex_);
     return tenants_;
   }
   size_t preempted() const { return locked(preempted_); }
-  // Largest number of prompt tokens prefilled between two steps.
+  // Returns the largest number of prompt tokens that were prefilled between two steps.
   int64_t most_read() const { return locked(most_read_); }
   size_t finished() const { return locked(finished_); }
   size_t open() const {
@@ -180,7 +183,7 @@ class FakeRunner final : public StepRunner {
   };
   std::vector<uint64_t> tenants_;
 
-  static constexpr char kMarker = '\x7f';  // stands for the token kVocab, which some tests add
+  static constexpr char kMarker = '\x7f';  // stands for token kVocab, which some tests add
   static std::string bytes(std::span<const int32_t> ids) {
     std::string s;
     for (const int32_t id : ids)
@@ -188,7 +191,7 @@ class FakeRunner final : public StepRunner {
     return s;
   }
 
-  // Emits as many tokens as it reports accepted (0 to 3), and one more. After the end of the answer, emits 'x'.
+  // Emits one token more than it reports as accepted (0 to 3). After the end of the answer it emits 'x'.
   void step_one(Running& r, StepResult& result) {
     if (r.unread > 0) throw Error(ErrorKind::kInternal, "a step before the prompt was read");
     if (r.dies) {

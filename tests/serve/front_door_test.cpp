@@ -1,4 +1,4 @@
-// Tests of how the server presents itself: TLS and reloaded files, names of the model, pages of other origins, probes.
+// Tests of TLS with reloaded files, model names, pages of other origins (CORS), and health probes.
 #include <gtest/gtest.h>
 
 #include "base/log.h"
@@ -13,11 +13,11 @@ namespace {
 using testing::expect_error;
 using testing::put;
 
-// Collects the log while it exists.
+// Collects log lines while the object exists.
 class Log {
  public:
   Log() {
-    set_log_sink({});  // takes what tests before this one logged without a sink
+    set_log_sink({});  // drops log lines that earlier tests left
     set_log_sink([this](LogLevel level, const std::string& text) {
       const std::lock_guard lock(mutex_);
       text_ += (level == LogLevel::kError ? "error: " : level == LogLevel::kWarn ? "warning: " : "") + text + "\n";
@@ -73,7 +73,7 @@ TEST(FrontDoor, KeysAreReadAgain) {
   EXPECT_EQ(status("key-of-anna-2"), 200);
   EXPECT_EQ(status("key-of-otto"), 200);
   EXPECT_EQ(log.text().find("key-of"), std::string::npos) << log.text();
-  // There are two tenants now, so each may have half of the queue.
+  // The reloaded key file has two tenants, so each may fill half of the queue.
   const auto waiting = [&](int count) {
     wait_until([&] {
       return s.ask(get("/metrics", "Authorization: Bearer key-of-otto\r\n"))

@@ -1,4 +1,4 @@
-// Tests of the HTTP transport alone: listeners, the limit on the number of connections, and how connections end.
+// Tests of the HTTP transport alone: listeners, the limit of connections, and how connections end.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -42,10 +42,10 @@ TEST(Http, TheLongestIdleGivesWayToANewClient) {
   EXPECT_EQ(h.handler.count(503), 0);
 }
 
-// The process has no file descriptor left, as if connections and other files had taken all that it may have.
+// When the process has no file descriptor left for a new connection, an idle connection must be closed for it.
 TEST(Http, WithoutDescriptorsAnIdleConnectionGivesWay) {
   ServeLimits limits = small_limits();
-  limits.idle_seconds = 600;  // it does not end by itself
+  limits.idle_seconds = 600;  // so that the idle connection does not end by itself
   Http h(limits);
   Client idle(h.port);
   idle.send(get("/hello"));
@@ -60,7 +60,7 @@ TEST(Http, WithoutDescriptorsAnIdleConnectionGivesWay) {
   ASSERT_FALSE(fillers.empty());
   ::close(fillers.back());
   fillers.pop_back();
-  Client fresh(h.port);  // its own end takes the last descriptor
+  Client fresh(h.port);  // the client's own socket takes the last descriptor
   fresh.send(get("/hello"));
   EXPECT_EQ(fresh.read().status, 200);
   EXPECT_TRUE(idle.at_end());
@@ -80,8 +80,8 @@ TEST(Http, WhoDoesNotTakeItsRepliesGivesWay) {
   EXPECT_EQ(other.read().status, 200);
 }
 
-// The server asks a connection to close, to make room for a new one, while the connection's next request arrives. That
-// request is answered first; then the connection closes.
+// The server asks a connection to close in favour of a new one just when the connection's next request arrives. The
+// request must be answered first; then the connection closes.
 TEST(Http, WhoAnswersWhenAskedToGiveWayLeavesAfterwards) {
   Http h;
   std::vector<std::unique_ptr<Client>> busy;
@@ -169,7 +169,7 @@ TEST(Http, StopEndsWhatRuns) {
   EXPECT_EQ(busy.read().status, 0);
 }
 
-TEST(Http, StopEndsWhatIsAboutToRun) {  // a failure shows as a hang
+TEST(Http, StopEndsWhatIsAboutToRun) {  // if this fails, it hangs
   Http h;
   Client busy(h.port);
   busy.send(post("/stream?slowly", "x"));

@@ -1,4 +1,4 @@
-// Tests that the reader finds where requests end, however their bytes are cut into pieces.
+// Tests that the reader finds the ends of requests, however their bytes are divided into pieces.
 #include "deploy/serve/http/http_request_reader.h"
 
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 namespace specdec::deploy {
 namespace {
 
-// Returns the paths and bodies of the requests in `bytes` when these arrive cut at `cuts`, followed by the status of
-// the fault if there is one.
+// Feeds `bytes` to a reader in pieces that end at `cuts`. Returns paths and bodies of the requests, followed by the
+// status of the fault if there is one.
 std::string read_in_pieces(const std::string& bytes, std::vector<size_t> cuts) {
   using State = RequestReader::State;
   static const ServeLimits limits;
@@ -35,8 +35,8 @@ std::string read_in_pieces(const std::string& bytes, std::vector<size_t> cuts) {
   return out;
 }
 
-// A slow or hostile client sends byte by byte, and Beast's parser fails an assertion when the parts of a last chunk
-// arrive separately.
+// A slow or hostile client may send byte by byte. Beast's parser fails an assertion when the parts of a last chunk
+// arrive separately, which the reader must prevent.
 TEST(RequestReader, RequestsMayBeCutAnywhere) {
   const std::string bytes =
       "POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
@@ -71,7 +71,7 @@ TEST(RequestReader, OneEmptyLineBeforeARequestIsIgnored) {
     std::string text;
     for (int i = 0; i < lines; ++i) text += "\r\n";
     RequestReader::State state = RequestReader::State::kHead;
-    for (const char c : text + request) {  // one byte at a time
+    for (const char c : text + request) {  // byte by byte
       if (state != RequestReader::State::kHead) break;
       *static_cast<char*>(reader.prepare().data()) = c;
       reader.commit(1);

@@ -1,4 +1,4 @@
-// Tests of the transport alone: requests and replies.
+// Tests of the HTTP transport alone: requests and replies.
 #include "deploy/serve/http/http.h"
 
 #include <gtest/gtest.h>
@@ -124,8 +124,8 @@ TEST(Http, MalformedRequestsAreAnsweredAndClosed) {
   }
 }
 
-// RFC 9112 6.3: a body whose end cannot be determined must not count as a body of length 0, because its bytes would be
-// served as the next request.
+// A body whose end cannot be determined must not count as empty, because its bytes would then be served as the next
+// request (RFC 9112 6.3).
 TEST(Http, ABodyThatEndsNowhereIsNotServedAsARequest) {
   Http h;
   for (const std::string coding :
@@ -168,7 +168,7 @@ TEST(Http, LimitsHoldJustUnderAtAndAbove) {
     EXPECT_EQ(q.status, delta > 0 ? 413 : 200);
     EXPECT_EQ(q.body == body, delta <= 0);
   }
-  // The limit covers the whole header, including the request line and the empty line.
+  // The limit applies to the whole head, including the request line and the empty line.
   const auto sized = [&](size_t bytes) {
     const std::string empty = get("/hello", "A: \r\n");
     return get("/hello", "A: " + std::string(bytes - empty.size(), 'a') + "\r\n");
@@ -191,7 +191,7 @@ TEST(Http, ALargeBodyIsRefusedBeforeItIsSentWhenTheClientWaits) {
   ASSERT_TRUE(ok.wait_for("100 Continue"));
   ok.send("abc");
   EXPECT_EQ(ok.read().body, "abc");
-  Client old(h.port);  // HTTP/1.0 has no 100 Continue: RFC 9110 10.1.1
+  Client old(h.port);  // HTTP/1.0 has no 100 Continue (RFC 9110 10.1.1)
   old.send("POST /echo HTTP/1.0\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\nabc");
   EXPECT_EQ(old.read().status, 200);
 }
@@ -221,7 +221,7 @@ TEST(Http, SlowClientsAreCutOff) {
   idle.send(get("/hello"));
   EXPECT_EQ(idle.read().status, 200);
   EXPECT_TRUE(idle.at_end());
-  for (const char* line : {"\r\n", "\r"}) {  // an empty line, or its beginning, begins no request
+  for (const char* line : {"\r\n", "\r"}) {  // an empty line, or a part of one, does not begin a request
     Client kept(h.port);
     kept.send(post("/echo", "x") + line);
     EXPECT_EQ(kept.read().status, 200);
@@ -308,7 +308,7 @@ TEST(Http, APipelinedRequestIsNoDisconnect) {
   EXPECT_EQ(h.handler.abandoned.load(), 0);
 }
 
-// A request is cut off after every byte, by an orderly or an abortive close: the server survives and leaks no
+// Connections end after every byte of a request, by an orderly close or a reset. The server must survive and leak no
 // connection.
 TEST(Http, ARequestMayEndAtEveryByte) {
   Http h;

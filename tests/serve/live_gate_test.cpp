@@ -30,8 +30,8 @@ TEST(LiveGate, FirstAnswersOfConversationsByDraft) {
   for (int i = 0; i < 300; ++i) {
     const std::string conversation = std::to_string(i);
     gate.observe(answer(kOld.substr(0, kDraftLabel), conversation, 0.7 + 0.2 * (random.uniform() - 0.5)));
-    gate.observe(answer(kOld.substr(0, kDraftLabel), conversation, 0.1));  // a second answer does not count
-    // An answer of too few positions does not count either.
+    gate.observe(answer(kOld.substr(0, kDraftLabel), conversation, 0.1));  // a second answer is ignored
+    // An answer that reached fewer than 8 draft positions is ignored, too.
     gate.observe(answer(kOld.substr(0, kDraftLabel), "short" + conversation, 0.1, 7));
     gate.observe(answer("", "plain" + conversation, 0.1));
     gate.observe(answer(kNew.substr(0, kDraftLabel), conversation, 0.4));
@@ -86,7 +86,7 @@ TEST(LiveGate, ADraftOnTrialIsJudgedByItsPairedScores) {
   EXPECT_EQ(reading.acceptance.n, 80);
   EXPECT_EQ(gate_json(reading, 0.6)["verdict"], "pass");
   EXPECT_EQ(gate_json(reading, 0.76)["verdict"], "fail");
-  trial["candidate"] = nullptr;  // promoted or dropped
+  trial["candidate"] = nullptr;  // as after the candidate was promoted or dropped
   EXPECT_EQ(gate.read(kOld, trial).role, "serving");
 }
 
@@ -106,7 +106,7 @@ TEST(LiveGate, TheRouteAsksForTheKeyAndRefusesABadFloor) {
   Config setup;
   setup.options.api_key_file = dir / "keys";
   Running s(setup);
-  EXPECT_EQ(s.ask(get("/gate", "Authorization: Bearer key-of-anna-1\r\n")).status, 503);  // still loading
+  EXPECT_EQ(s.ask(get("/gate", "Authorization: Bearer key-of-anna-1\r\n")).status, 503);  // the model is still loading
   s.start();
   EXPECT_EQ(s.ask(get("/gate")).status, 401);
   const Response reply = s.ask(get("/gate?floor=0.7", "Authorization: Bearer key-of-anna-1\r\n"));

@@ -20,14 +20,14 @@ using decode::MaskState;
 constexpr int64_t kIds = 40;
 constexpr size_t kWords = 2;
 
-// Allows only the id that equals the number of tokens so far. Waits at a gate before each mask, if it has one.
+// Allows only the token whose id equals the number of tokens so far. If it has a gate, it waits there before each mask.
 class Counting final : public decode::Constraint {
  public:
   struct Shared {
     std::shared_future<void> gate = {};
     std::atomic<size_t> bytes{0};
     std::atomic<int> masks{0}, alive{0};
-    std::atomic<double> cost{0};  // what a mask adds to the fake CPU clock
+    std::atomic<double> cost{0};  // seconds that a mask adds to the simulated CPU clock
   };
   explicit Counting(Shared& shared, std::atomic<double>& clock) : shared_(shared), clock_(clock) { ++shared_.alive; }
   ~Counting() override { --shared_.alive; }
@@ -67,7 +67,7 @@ struct Bench {
     const std::lock_guard lock(mutex);
     return done;
   }
-  // Asks until the mask is no longer late.
+  // Asks repeatedly until the mask is no longer late.
   MaskState await(decode::Constraint& c) {
     MaskState state = c.prepare();
     wait_until([&] { return (state = c.prepare()) != MaskState::kLate; });
@@ -119,9 +119,9 @@ TEST(MaskWorkers, ASlowMaskIsLateAndDelaysNobodyElse) {
   EXPECT_EQ(a->allowed(bits), MaskState::kLate) << "without begin_step() nobody waits";
   b.workers.begin_step();
   EXPECT_EQ(a->allowed(bits), MaskState::kLate);
-  b.workers.settle();  // returns although the mask is not there
+  b.workers.settle();  // returns after its time limit although the mask is late
   EXPECT_EQ(b.allowed(*other), 0u);
-  a->push(1), a->push(2);  // moves on while the first mask is being computed
+  a->push(1), a->push(2);  // the position changes while the first mask is being computed
   EXPECT_EQ(a->prepare(), MaskState::kLate);
   gate.set_value();
   EXPECT_EQ(b.allowed(*a), 2u);
@@ -133,7 +133,7 @@ TEST(MaskWorkers, AnAnswersTimeHasALimitAndIsCharged) {
   shared.cost = 0.75;
   const auto c = b.constraint(shared);
   EXPECT_EQ(b.await(*c), MaskState::kReady);
-  for (int32_t i = 0; i < 3; ++i) {  // 4 masks take 3 s, which is 1 s and half a second for each
+  for (int32_t i = 0; i < 3; ++i) {  // 4 masks may take 3 s: 1 s plus 0.5 s each
     c->push(i);
     EXPECT_EQ(b.await(*c), MaskState::kReady) << i;
   }
@@ -146,7 +146,8 @@ TEST(MaskWorkers, AnAnswersTimeHasALimitAndIsCharged) {
   EXPECT_DOUBLE_EQ(b.charged["alice"], 5 * 0.75);
 }
 
-// A grammar that begins again in the middle of an answer (logits_processors.h) may take what its tokens have brought.
+// A grammar that restarts in the middle of an answer (logits_processors.h) gets several tokens at once, and each token
+// adds the time allowed for one mask.
 TEST(MaskWorkers, TokensThatComeTogetherBringTheTimeOfTheirMasks) {
   Bench b({.seconds = 1, .seconds_per_mask = 0.5});
   Counting::Shared shared;
@@ -187,7 +188,7 @@ TEST(MaskWorkers, AnAnswerMayEndWhileItsMaskIsComputed) {
   wait_until([&] { return b.masks_done() == 1 && shared.alive == 0; });
 }
 
-// A scheduler whose runner says which masks are late.
+// A scheduler whose runner reports late grammar masks.
 struct LateMasks {
   LateMasks()
       : scheduler(
@@ -207,7 +208,7 @@ struct LateMasks {
     while (scheduler.turn()) {
     }
   }
-  // Returns the text that has come, and a dot if the answer has ended.
+  // Returns the text received so far, with a dot at the end if the answer has ended.
   static std::string take(const GenerationRequest& r) {
     std::string text;
     for (const ChoiceEvent& event : r.channel->take()) text += event.text + (event.result ? "." : "");
@@ -224,7 +225,7 @@ struct LateMasks {
 TEST(LateMasks, TheirSequenceSitsOutAndTheOthersGoOn) {
   LateMasks b;
   const auto late = b.push("masked say:Hello"), other = b.push("say:Bob is quick");
-  b.run_all();  // ends although an answer runs: there is nothing to do until the mask is there
+  b.run_all();  // stops with one answer running, which waits for its mask
   EXPECT_EQ(b.take(*other), "Bob is quick.");
   EXPECT_EQ(b.take(*late), "");
   EXPECT_EQ(b.scheduler.running(), 1u);
@@ -236,12 +237,12 @@ TEST(LateMasks, TheirSequenceSitsOutAndTheOthersGoOn) {
   EXPECT_EQ(b.take(*late), "Hello.");
 }
 
-TEST(LateMasks, AreWaitedForAndNothingElseIs) {  // a failure shows as a hang
+TEST(LateMasks, AreWaitedForAndNothingElseIs) {  // if this fails, it hangs
   LateMasks b;
   const auto late = b.push("masked say:Hello");
   std::thread engine([&] { b.scheduler.run(); });
   while (b.scheduler.running() == 0) std::this_thread::yield();
-  b.queue.close();  // answers that run are finished
+  b.queue.close();  // running answers are still finished
   b.runner.set_late(false);
   b.queue.masked("", 0.001);
   engine.join();

@@ -12,7 +12,7 @@
 namespace specdec::deploy {
 namespace {
 
-// Parses the text exposition format strictly: it may contain only HELP, TYPE and samples of declared families.
+// Parses the text exposition format strictly: only HELP, TYPE and samples of declared families are allowed.
 std::map<std::string, double> parse(const std::string& text) {
   std::map<std::string, double> samples;
   std::map<std::string, std::string> types;
@@ -57,8 +57,8 @@ StepResult step(int drafted, int accepted, std::vector<double> overlaps) {
 TEST(Metrics, CountsWhatTheContractDefines) {
   Metrics m;
   m.set_info({{"toy"}, "target-fp", "draft-fp", ""});
-  m.step(step(3, 1, {0.5, 0.25}));  // reaches positions 0 and 1, accepts position 0
-  m.step(step(2, 2, {0.75, 1.0}));  // reaches and accepts both
+  m.step(step(3, 1, {0.5, 0.25}));  // reaches positions 0 and 1, accepts only position 0
+  m.step(step(2, 2, {0.75, 1.0}));  // reaches and accepts both positions
   m.step(step(1, 0, {0.125}));
   StepResult plain = step(0, 0, {});  // K = 0
   plain.decision.plain = decode::PlainReason::kDoesNotPay;
@@ -123,8 +123,8 @@ TEST(Metrics, CountsWhatTheContractDefines) {
   EXPECT_EQ(s["specdec:info{draft=\"draft-fp\",package=\"\",target=\"target-fp\"}"], 1);
 }
 
-// A draft pass takes 1 s, a target pass 4 s plain and 6 s at K = 2. With overlaps of 0.5, the expected length tau is
-// 1.75.
+// A pass takes 1 s for the draft, and for the target 4 s at K = 0 and 6 s at K = 2. With overlaps of 0.5 the expected
+// number of tokens per step is 1.75 at K = 2.
 DepthEvidence basis(const std::string& draft, int k) { return {draft, 8, k, 1.0, {4, 5, 6}, {0.5, 0.5}}; }
 
 TEST(Metrics, WhyKIsWhatItIs) {
@@ -166,7 +166,7 @@ TEST(Metrics, DraftsThatAreGoneAreForgotten) {
   EXPECT_TRUE(names.contains("draft39") && names.contains("draft32") && !names.contains("draft31"));
 }
 
-// Every metric that the dashboard reads by name is exported.
+// The server must export every metric whose name the dashboard uses.
 TEST(Metrics, TheDashboardAsksForWhatThereIs) {
   Metrics m;
   m.set_info({{"toy"}, "target-fp", "draft-fp", ""});

@@ -33,7 +33,7 @@ struct Bad {
   std::string body, param;
 };
 
-// Bad bodies with fields that only one of the two routes has.
+// Returns invalid bodies whose fields exist on only one of the two routes.
 std::vector<Bad> bad_chats() {
   const auto C = Endpoint::kChat;
   return {
@@ -133,7 +133,7 @@ std::vector<Bad> bad_bodies() {
   return all;
 }
 
-// Bad values of parameters that both routes have.
+// Returns invalid values of parameters that both routes have.
 std::vector<std::pair<std::string, std::vector<std::string>>> bad_values() {
   return {
       {"model", {"7", "[]", R"("a\u0000")"}},
@@ -228,7 +228,7 @@ TEST(Protocol, LimitsHoldJustUnderAtAndAbove) {
     const auto result = parse_request(endpoint, body, kLimits);
     return std::holds_alternative<ApiRequest>(result) ? 200 : std::get<ApiError>(result).status;
   };
-  // The object itself counts as one level of JSON depth.
+  // The body's own object counts as one level of JSON depth.
   const auto nested = [](int levels) {
     return completion("\"x\":" + std::string(levels, '[') + std::string(levels, ']'));
   };
@@ -265,7 +265,7 @@ TEST(Protocol, LimitsHoldJustUnderAtAndAbove) {
   }
   EXPECT_EQ(status(T, R"({"n":8,"prompt":[)" + repeat("\"x\"", 16) + "]}"), 200);
   EXPECT_EQ(status(T, R"({"n":8,"prompt":[)" + repeat("\"x\"", 17) + "]}"), 400);
-  // Array items are counted, not commas inside strings.
+  // The limit counts array items, so commas inside strings do not matter.
   EXPECT_EQ(status(T, completion("\"x\":\"" + std::string(100000, ',') + "\\\"" + std::string(100000, ',') + "\"")),
             200);
 }
@@ -329,8 +329,8 @@ TEST(Protocol, ReadsToolsInTheOrderSentAndCallsAsTheTemplateTakesThem) {
             ToolChoice::kAuto);
 }
 
-// A schema with many keys must not take quadratic time: keys are kept in the order sent, which makes each look-up
-// linear.
+// Objects that keep their keys in the order sent have linear look-up, so an object with too many keys is refused.
+// Otherwise its parsing would take quadratic time.
 TEST(Protocol, ObjectsOfManyKeysAreRefusedWhereTheirOrderCounts) {
   std::string many;
   for (int i = 0; i < 60000; ++i) many += (i ? ",\"" : "\"") + std::to_string(i) + "\":0";
@@ -377,7 +377,7 @@ TEST(Protocol, ReadsWhereAnAnswerMayEnd) {
   EXPECT_FALSE(none.include_stop_str_in_output || none.truncate_prompt_tokens);
 }
 
-// max_tokens is the deprecated name of max_completion_tokens.
+// max_tokens is the deprecated name of max_completion_tokens, so its value is ignored if both are given.
 TEST(Protocol, MaxCompletionTokensSupersedesMaxTokens) {
   for (const char* both :
        {R"("max_tokens":5,"max_completion_tokens":6)", R"("max_completion_tokens":6,"max_tokens":5)"})
@@ -487,7 +487,7 @@ TEST(Protocol, ADomainThatDoesNotFitIsDropped) {
     EXPECT_EQ(domain(unfit), "") << unfit;
 }
 
-// A refusal quotes nothing of what was sent.
+// The text of a refusal must not contain any part of the request.
 TEST(Protocol, RefusalsDoNotEchoInput) {
   for (const std::string& body : {chat(R"("temperature":"<script>/home/x 0xdeadbeef")"),
                                   chat(R"("stop":{"<script>":1})"), std::string("{\"<script>")}) {

@@ -19,8 +19,8 @@ std::shared_ptr<GenerationRequest> waiting(const std::string& tenant, size_t pro
   return r;
 }
 
-// Takes the next answer and, as a scheduler does, reports its prompt as prefilled up to the token that the first step
-// prefills.
+// Takes the next answer from the queue. Like the scheduler, reports its prompt as prefilled, except the last token,
+// which the first step processes.
 std::shared_ptr<const GenerationRequest> take(RequestQueue& queue) {
   const RequestQueue::Next next = queue.try_pop();
   if (next.request)
@@ -77,7 +77,7 @@ TEST(RequestQueue, MasksAreChargedToTheirTenant) {
   }
   EXPECT_EQ(next(queue), "alice");
   EXPECT_EQ(next(queue), "bob");
-  queue.masked("alice", 0.0015);  // as much as 1.5 tokens, which count 3
+  queue.masked("alice", 0.0015);  // charged like 1.5 generated tokens, which count 2 each
   EXPECT_EQ(next(queue) + next(queue) + next(queue), "bobbobbob");
   EXPECT_EQ(next(queue), "alice");
 }
@@ -102,7 +102,7 @@ TEST(RequestQueue, TheLeastServedIsNextAndFirstComeFirstServedWithin) {
   EXPECT_EQ(take(queue), flood[1]);
   queue.generated("a", 1);
   EXPECT_EQ(next(queue), "b") << "20 tokens and one generated against 10";
-  queue.generated("b", 4);  // service is now 28 against 22, because a generated token counts twice
+  queue.generated("b", 4);  // 28 for b against 22 for a: a generated token counts 2
   EXPECT_EQ(take(queue), flood[2]);
   EXPECT_EQ(next(queue), "b") << "28 against 32";
   EXPECT_EQ(take(queue), flood[3]);
@@ -148,8 +148,8 @@ TEST(RequestQueue, ARequestTakesATurnForEveryAnswer) {
   EXPECT_EQ(queue.try_pop().choice, 0u) << "the next request of the tenant begins with its first answer";
 }
 
-// An answer whose prompt is in the cache costs no prefill but still counts as a turn; otherwise such answers would be
-// started before all others.
+// An answer whose prompt is in the cache is charged no prefill, but must be charged for its turn. Otherwise such
+// answers would all be started first.
 TEST(RequestQueue, WhatCostsNothingStillTakesTurns) {
   RequestQueue queue(64);
   for (int i = 0; i < 4; ++i) queue.push(waiting("cached"));
@@ -159,9 +159,9 @@ TEST(RequestQueue, WhatCostsNothingStillTakesTurns) {
   EXPECT_EQ(served["cached"], 2);
 }
 
-// The service of two tenants that always have requests waiting never differs by more than the bound of Sheng et al.
-// (see deploy/serve/queue/queue.h): 2 max(prompt weight x longest prompt, answer weight x tokens that a full batch
-// generates).
+// Two tenants always have requests waiting. The services of the two must never differ by more than the bound of Sheng
+// et al. (see deploy/serve/queue/queue.h): 2 · max(charge per prompt token · longest prompt, charge per generated token
+// · tokens that a full batch generates).
 TEST(RequestQueue, ServiceStaysWithinTheBoundOfThePaper) {
   constexpr int64_t kBatch = 4, kLongestPrompt = 300, kLongestAnswer = 40;
   constexpr int64_t kBound =

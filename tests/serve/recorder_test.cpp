@@ -118,7 +118,7 @@ TEST(RotatingLog, LinksInTheFolderAreNobodysRecords) {
 TEST(RotatingLog, WhatCannotBePublishedStaysForTheNextStart) {
   const Scratch dir;
   put(dir / "t-old.jsonl.partial", "a line\n");
-  fs::create_directory(dir / "t-old.jsonl.partial.copy");  // prevents the copy, as a full disk would
+  fs::create_directory(dir / "t-old.jsonl.partial.copy");  // makes the copy fail, as a full disk would
   specdec::testing::ManualClock clock;
   RotatingLog(dir.root(), "t", {}, clock).append("new");
   EXPECT_EQ(testing::get(dir / "t-old.jsonl.partial"), "a line\n");
@@ -133,7 +133,7 @@ struct Recording : ::testing::Test {
   Metrics metrics;
   RecorderOptions options;
 
-  // Returns the lines of the one file of this kind of records.
+  // Returns the lines of the only file in the traffic directory's subdirectory `kind`.
   std::vector<std::string> recorded(const char* kind = "") const {
     const auto files = names(dir / "traffic" / kind);
     EXPECT_EQ(files.size(), 1u);
@@ -144,7 +144,8 @@ struct Recording : ::testing::Test {
   }
 };
 
-// Neither a stop string nor a token of the request is an end that the model wrote.
+// An answer that ended by a stop string or stop token of the request must be recorded as cut, because the model did not
+// end it.
 TEST_F(Recording, SaysThatARequestEndedItsAnswer) {
   options.record_dir = dir / "traffic";
   {
@@ -277,7 +278,7 @@ TEST_F(Recording, RejectsHaveTheirOwnFilesAndNoText) {
   {
     Recorder recorder(options, metrics, clock);
     recorder.record(answer);
-    recorder.record(finished(false));  // nothing was rejected, so no line is written
+    recorder.record(finished(false));  // the answer has no rejects, so no line is written
   }
   const std::string file = names(dir / "traffic/rejects").at(0);
   EXPECT_TRUE(file.starts_with("rejects-") && file.ends_with(".jsonl")) << file;

@@ -53,7 +53,7 @@ TEST(Reply, AWholeChatCompletion) {
   f.return_token_ids = f.include_metrics = true;
   const Json body = Json::parse(full_reply(f, {answer("hi")}));
   EXPECT_EQ(body["choices"][0]["token_ids"], Json::parse("[1,2]"));
-  // The metrics have the names that vLLM uses.
+  // The fields of `metrics` have the names that vLLM uses.
   EXPECT_EQ(
       body["metrics"],
       Json::parse(R"({"speculative_decoding":{"mean_acceptance_length":3.0,"draft_acceptance_rate":0.6666666666666666,
@@ -98,7 +98,7 @@ TEST(Reply, StreamEvents) {
   EXPECT_EQ(done_event(), "data: [DONE]\n\n");
 }
 
-// Makes an answer of two tokens that form one character, and a third token that adds nothing to the text.
+// Makes an answer of three tokens: two that together form one character, and a third that adds no text.
 Answer scored() {
   Answer a = answer("é");
   a.logprobs.push_back({"\xc3", 4, -0.5f, {{"\xc3", -0.5f}, {"x", -1.f}}});

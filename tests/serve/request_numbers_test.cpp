@@ -1,4 +1,4 @@
-// Checks the table of a request's numbers against the parser, on both sides of every limit, and against
+// Checks the table of numeric request fields against the parser, just inside and outside of every limit, and against
 // docs/openapi.json.
 #include "deploy/serve/request/request_numbers.h"
 
@@ -94,8 +94,8 @@ TEST(RequestNumbers, WhatTheTableTakesTheEngineTakes) {
   }
 }
 
-// A number in the OpenAPI document. Its limits are its own or, if it is an anyOf with {"const": 0}, those of the other
-// alternative.
+// A number in the OpenAPI document. `schema` has its limits; if the document says anyOf with {"const": 0}, `or_zero` is
+// true and `schema` is the other alternative.
 struct Documented {
   Json schema;
   bool or_zero = false;

@@ -1,5 +1,4 @@
-// A server on the loopback interface with a step runner that needs no model, and helpers that send requests to the
-// server.
+// A server on the loopback interface whose step runner needs no model, and helpers that send requests to this server.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -86,7 +85,7 @@ struct Running {
   std::optional<DeviceLost> lost;
 };
 
-// Returns the JSON of a stream's events.
+// Parses the JSON of each event of a stream.
 inline std::vector<Json> events_of(const std::string& body) {
   std::vector<Json> events;
   for (size_t at = 0; (at = body.find("data: ", at)) != std::string::npos; ++at)
@@ -96,7 +95,7 @@ inline std::vector<Json> events_of(const std::string& body) {
 }
 
 inline void wait_until(const std::function<bool()>& condition) {
-  bool met = condition();  // called only once per attempt, because the call may change what it tests
+  bool met = condition();  // called once per attempt, because the call may have side effects
   for (int i = 0; i < 60000 && !met; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     met = condition();

@@ -16,7 +16,7 @@ struct Collected {
   std::optional<ChoiceResult> result;
 };
 
-// Collects what the channel of a request holds so far, per choice.
+// Collects the events in the request's channel, per choice.
 std::vector<Collected> collect(const GenerationRequest& request) {
   std::vector<Collected> out(request.choices());
   for (const ChoiceEvent& e : request.channel->take()) {
@@ -118,7 +118,7 @@ TEST(Scheduler, StopStringsAcrossTokenBorders) {
   EXPECT_EQ(b.answer(split).text, "a") << "a stop string in the middle of a character's bytes";
 }
 
-// The server gives stop tokens to the scheduler beside the model's EOS.
+// A stop token of the request ends the answer like EOS, but its text is shown only if the request asks for that.
 TEST(Scheduler, AStopTokenEndsTheAnswerAndIsShownOnlyIfAskedFor) {
   for (const bool include : {false, true})
     for (uint64_t seed = 0; seed < 4; ++seed) {
@@ -132,7 +132,7 @@ TEST(Scheduler, AStopTokenEndsTheAnswerAndIsShownOnlyIfAskedFor) {
       EXPECT_EQ(c.result->reason, FinishReason::kStop);
       EXPECT_EQ(c.ids, (std::vector<int32_t>{'o', 'n', 'e', '.'}));
       EXPECT_TRUE(c.result->ended_by_request);
-      auto whole = request("say:é", seed);  // EOS has no text that could be shown
+      auto whole = request("say:é", seed);  // EOS has no text to show
       whole->include_stop = include;
       whole->stop_tokens = {'.'};
       const Collected ended = b.answer(whole);
@@ -150,7 +150,7 @@ TEST(Scheduler, StopStringsAreIncludedAndLateOnes) {
     EXPECT_EQ(b.answer(r).text, "one END");
     r = request("say:one END two END three", seed);
     r->stop = {"END"};
-    r->min_tokens = 7;  // the first END is complete with the seventh token
+    r->min_tokens = 7;  // the first END completes with token 7, which is too early
     const Collected late = b.answer(r);
     EXPECT_EQ(late.text, "one END two ");
     EXPECT_EQ(late.result->reason, FinishReason::kStop);
@@ -166,7 +166,7 @@ TEST(Scheduler, StopStringsAreIncludedAndLateOnes) {
   }
 }
 
-// An answer continues its prompt. The decoder strips the first space of a text, which is the prompt's.
+// The decoder strips the first space of a text. The answer continues its prompt, so the answer's first space must stay.
 TEST(Scheduler, TheFirstSpaceOfAnAnswerIsShownRecordedAndStoppedOn) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
     Bench b(4, 64, space_stripping_tokenizer());
@@ -185,7 +185,7 @@ TEST(Scheduler, TheFirstSpaceOfAnAnswerIsShownRecordedAndStoppedOn) {
 
 TEST(Scheduler, AnUnfinishedCharacterIsNeverShownInHalves) {
   Bench b;
-  auto r = request("say:aé", 0, 2);  // cut after the first byte of é
+  auto r = request("say:aé", 0, 2);  // cut after the first of the two bytes of é
   ASSERT_EQ(b.queue.push(r), RequestQueue::Push::kAccepted);
   b.run_all();
   std::string text;
@@ -256,7 +256,7 @@ TEST(Scheduler, AFailingSequenceFailsAlone) {
   EXPECT_EQ(b.scheduler->failures_in_a_row(), 0);
 }
 
-// A client repeats a request that fails: each one is answered, and none counts as a failure of the device.
+// A client repeats a request that always fails. Each repetition must be answered; none counts as a device failure.
 TEST(Scheduler, FailuresOfSingleSequencesAreNotTheDevices) {
   Bench b(4);
   std::vector<std::shared_ptr<GenerationRequest>> all;
@@ -334,8 +334,8 @@ TEST(Scheduler, LongPromptsDoNotStarveWhatRuns) {
   EXPECT_EQ(collect(*first)[0].result->completion_tokens, 50);
 }
 
-// When the caches are full, the newest sequence is preempted, and prefilled again when another sequence has finished.
-// No new sequence starts before that.
+// When the caches are full, the newest sequence is preempted. It is prefilled again when another sequence has ended,
+// before any new sequence starts.
 TEST(Scheduler, WithoutRoomTheLastGivesWayAndComesBackFirst) {
   Bench b(4);
   b.runner.limit_room(100);
@@ -419,7 +419,7 @@ TEST(Scheduler, AbortEndsEverythingAsDrained) {
   Bench b(2);
   std::vector<std::shared_ptr<GenerationRequest>> all;
   for (int i = 0; i < 4; ++i) all.push_back(request("loop", 1, 1 << 30));
-  all[1]->n = 3;  // only some of its answers will be running
+  all[1]->n = 3;  // only some of its three answers are started
   for (const auto& r : all) r->channel = std::make_shared<Channel>(size_t{1} << 40);
   for (const auto& r : all) b.queue.push(r);
   std::thread engine([&] { b.scheduler->run(); });
@@ -434,8 +434,8 @@ TEST(Scheduler, AbortEndsEverythingAsDrained) {
   EXPECT_EQ(b.runner.open(), 0u);
 }
 
-// Several threads push random mixes of requests, cancels and batch sizes: every request gets the answer that the same
-// request gets when it runs alone.
+// Several threads push random mixes of requests and cancellations, with random batch sizes. Every request must get the
+// answer that it gets when it runs alone.
 TEST(Scheduler, ConcurrentIsAlone) {
   PhiloxStream random(11, 0);
   for (int round = 0; round < 6; ++round) {

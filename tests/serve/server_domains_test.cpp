@@ -1,4 +1,4 @@
-// Tests of the domains that a server distinguishes: how many there may be, and who sees them.
+// Tests of the domains under which a server counts requests: how many there may be, and which tenants see them.
 #include <gtest/gtest.h>
 
 #include "tests/serve/running_server.h"

@@ -1,4 +1,4 @@
-// Tests of the whole server over loopback: routes, protocol, queue, scheduler and records, with a runner that needs no
+// Tests of the whole server over loopback: routes, protocol, queue, scheduler and records. The step runner needs no
 // model.
 #include "deploy/serve/server.h"
 
@@ -16,7 +16,7 @@ namespace {
 using testing::expect_error;
 using testing::put;
 
-// Returns the payloads of a stream's "data: …" lines.
+// Returns the payload of each "data: …" line of a stream.
 std::vector<std::string> events(const std::string& body) {
   std::vector<std::string> out;
   for (size_t at = 0; at < body.size();) {
@@ -109,7 +109,7 @@ TEST(Server, Streams) {
 
 TEST(Server, TextThatSpellsATokenTheModelLacksIsTheCallersError) {
   Running s;
-  s.model.vocab_size = kEos;  // the model lacks the tokenizer's last token
+  s.model.vocab_size = kEos;  // the tokenizer's last token is outside of the model's vocabulary
   s.start();
   for (const auto& [endpoint, body, param] :
        {std::tuple{"/v1/completions", R"({"prompt":"a</s>"})", "prompt"},
@@ -142,8 +142,8 @@ TEST(Server, EveryErrorClass) {
     EXPECT_EQ(body["error"]["code"], code) << r.body;
     EXPECT_EQ(body["error"]["param"], param.empty() ? Json() : Json(param)) << r.body;
     EXPECT_TRUE(body["error"]["type"].is_string() && body["error"]["message"].is_string());
-    // An error reveals nothing of the server's internals: no pointer, path or type name, and least of all the message
-    // of the runner's own error.
+    // An error must reveal nothing of the server's internals: no pointer, path or type name, and not the message of the
+    // runner's error.
     for (const char* leak : {"0x", "/home", "std::", "specdec::", "out of memory", "secret", "body:"})
       EXPECT_EQ(r.body.find(leak), std::string::npos) << leak << " in " << r.body;
   };
@@ -202,8 +202,7 @@ TEST(Server, ChatNeedsATemplate) {
   EXPECT_EQ(Json::parse(r.body)["error"]["param"], "messages");
 }
 
-// Tries every route with no key, a wrong key and a right key: only /health, /ready and /ping are open, whatever the
-// method or the route.
+// Tries every route and method with no key, a wrong key and a right key. Only /health, /ready and /ping may be open.
 TEST(Server, AuthMatrix) {
   const Scratch dir;
   put(dir / "keys", "right-key-1 alice\nright-key-2\n");
@@ -261,8 +260,8 @@ TEST(Server, WithoutKeysOnlyLoopbackIsBound) {
   expect_error(ErrorKind::kUsage, {"--max-batch"}, [&] { Server server(options, {}, clock); });
 }
 
-// A web page whose DNS name was made to resolve to 127.0.0.1 (DNS rebinding) sends that name as Host, and a page of
-// another site sends its own name as Origin. Both are refused.
+// A web page whose DNS name resolves to 127.0.0.1 (DNS rebinding) sends its own name as Host, and a page of another
+// site sends its own name as Origin. The server must refuse both.
 TEST(Server, WithoutKeysOnlyItsOwnNamesAreAnswered) {
   Config setup;
   setup.options.allowed_hosts = {"box.local"};
@@ -319,7 +318,7 @@ TEST(Server, AFullQueueIs429AndHealthStillAnswers) {
   s.runner.close_gate();
   const std::string request = post("/v1/completions", R"({"prompt":"say:done"})");
   std::vector<std::unique_ptr<Client>> waiting;
-  // One request is being started (start() blocks at the closed gate), two are queued.
+  // One request blocks in start() at the closed gate, and two are queued.
   for (int i = 0; i < 3; ++i) {
     waiting.push_back(std::make_unique<Client>(s.port));
     waiting.back()->send(request);
@@ -334,7 +333,7 @@ TEST(Server, AFullQueueIs429AndHealthStillAnswers) {
   EXPECT_EQ(Json::parse(full.body)["error"]["code"], "queue_full");
   EXPECT_EQ(s.ask(get("/health")).status, 200);
   EXPECT_EQ(s.ask(get("/ready")).status, 200);
-  waiting.pop_back();  // the client of a queued request disconnects, so the queue has room again
+  waiting.pop_back();  // a queued request's client disconnects, which frees a place
   wait_until([&] {
     Client c(s.port);
     c.send(request);
@@ -457,8 +456,8 @@ TEST(Server, MetricsAndDashboard) {
       EXPECT_EQ(page.body.substr(at, 26), "http://www.w3.org/2000/svg") << "nothing is loaded from elsewhere";
 }
 
-// Many clients at once, with cancels and bad requests among them: every request gets the answer that the same request
-// gets when it is sent alone.
+// Many clients at once send requests, cancel some and send invalid ones. Every request must get the answer that it gets
+// when it is sent alone.
 TEST(Server, ConcurrentIsAlone) {
   Running s;
   s.start();

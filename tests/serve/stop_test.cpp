@@ -7,9 +7,9 @@
 namespace specdec::deploy {
 namespace {
 
-// Returns the text that a client may see, and whether a stop string completes after the first `early` bytes. The
-// visible text ends before the stop string that completes first (the longest one if several complete at the same byte),
-// or with `include` after it.
+// Returns the text that a client may see, and whether a stop string ends after the first `early` bytes. The text that
+// the client may see stops before the stop string that ends first, or with `include` after it. If several stop strings
+// end at the same byte, the longest counts.
 std::pair<std::string, bool> expected(const std::string& text, const std::vector<std::string>& stops, size_t early = 0,
                                       bool include = false) {
   for (size_t end = early + 1; end <= text.size(); ++end) {
@@ -75,8 +75,8 @@ TEST(StopMatcher, WhatCompletesTooEarlyIsNoMatch) {
   EXPECT_TRUE(n.matched());
 }
 
-// For any text and stop strings, and however the text is cut into pieces, the result equals expected(), and text that
-// was shown once is never withdrawn.
+// For any text and stop strings, and for any division of the text into pieces, the result must equal expected(), and
+// text that was shown must not change later.
 TEST(StopMatcher, AgreesWithTheDefinitionHoweverTheTextIsCut) {
   PhiloxStream random(7, 0);
   for (int round = 0; round < 3000; ++round) {

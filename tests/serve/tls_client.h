@@ -1,4 +1,4 @@
-// A blocking client that speaks TLS, and self-signed certificates for its server.
+// A blocking TLS client, and self-signed certificates for its server.
 #pragma once
 
 #include <openssl/err.h>
@@ -28,7 +28,7 @@ inline std::string pem_of(const std::function<void(BIO*)>& write) {
   return {bytes, static_cast<size_t>(size)};
 }
 
-// Writes a certificate for this common name and its private key; with a passphrase the key is encrypted.
+// Writes a certificate with this common name and its private key, which is encrypted if a passphrase is given.
 inline IdentityFiles write_identity(const std::filesystem::path& folder, const std::string& name,
                                     const std::string& passphrase = "") {
   const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(EVP_EC_gen("P-256"), EVP_PKEY_free);
@@ -55,11 +55,11 @@ inline IdentityFiles write_identity(const std::filesystem::path& folder, const s
 
 class TlsClient final : public Client {
  public:
-  // Shakes hands at once. `newest` is the newest version of TLS that the client speaks.
+  // Connects and performs the handshake. `newest` is the highest TLS version that the client offers.
   explicit TlsClient(int port, int newest = TLS1_3_VERSION)
       : Client(port), context_(SSL_CTX_new(TLS_client_method()), SSL_CTX_free) {
     std::signal(SIGPIPE, SIG_IGN);                  // OpenSSL writes without MSG_NOSIGNAL
-    SSL_CTX_set_security_level(context_.get(), 0);  // else TLS 1.1 is not even offered
+    SSL_CTX_set_security_level(context_.get(), 0);  // otherwise OpenSSL does not offer TLS 1.1
     SSL_CTX_set_min_proto_version(context_.get(), 0);
     SSL_CTX_set_max_proto_version(context_.get(), newest);
     session_.reset(SSL_new(context_.get()));
@@ -67,9 +67,9 @@ class TlsClient final : public Client {
     secure_ = SSL_connect(session_.get()) == 1;
   }
 
-  bool secure() const { return secure_; }  // the handshake succeeded
+  bool secure() const { return secure_; }  // true: the handshake succeeded
   SSL* session() { return session_.get(); }
-  // Returns the common name in the server's certificate.
+  // Returns the common name in the certificate that the server sent.
   std::string peer() const {
     const std::unique_ptr<X509, decltype(&X509_free)> certificate(SSL_get1_peer_certificate(session_.get()), X509_free);
     char name[64] = "";
@@ -78,9 +78,9 @@ class TlsClient final : public Client {
     return name;
   }
   void say_goodbye() { SSL_shutdown(session_.get()); }
-  // True if the server has said that no more bytes follow.
+  // Returns whether the server has sent close_notify, after which no more bytes follow.
   bool heard_goodbye() const { return (SSL_get_shutdown(session_.get()) & SSL_RECEIVED_SHUTDOWN) != 0; }
-  // Sends bytes past OpenSSL.
+  // Sends bytes to the socket directly, unencrypted.
   void send_raw(const std::string& bytes) { ::send(fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
 
  private:

@@ -1,5 +1,4 @@
-// Tests of the transport with TLS: the same requests and replies, hostile clients, and the files of certificate and
-// key.
+// Tests of the HTTP transport with TLS: requests and replies, hostile clients, and the certificate and key files.
 #include "deploy/serve/http/tls.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +18,7 @@ using testing::put;
 struct Https {
   explicit Https(ServeLimits limits = small_limits())
       : files(write_identity(dir.root(), "first")), identity(files.certificate, files.key), http(limits, &identity) {}
-  // A good client is served, whatever others do.
+  // Checks that a well-behaved client is served, whatever other clients do.
   void expect_served() {
     TlsClient c(http.port);
     c.send(get("/hello"));
@@ -71,7 +70,7 @@ TEST(Tls, StreamsAreChunkedAndTheConnectionGoesOn) {
   const auto stream = h.http.handler.stream(0);
   stream->push("data: one\n\n", false);
   ASSERT_TRUE(c.wait_for("one"));
-  c.send(get("/hello"));  // the next request is no disconnect
+  c.send(get("/hello"));  // the next request must not count as a disconnect
   stream->push("data: two\n\n", true);
   const Response r = c.read();
   EXPECT_TRUE(r.complete);
@@ -80,7 +79,7 @@ TEST(Tls, StreamsAreChunkedAndTheConnectionGoesOn) {
   EXPECT_EQ(h.http.handler.abandoned.load(), 0);
 }
 
-// Without the goodbye a client could not tell a whole reply from one that was cut off.
+// The server must send close_notify, or a client could not tell a complete reply from one that was cut off.
 TEST(Tls, TheServerSaysGoodbye) {
   Https h;
   TlsClient closing(h.http.port);
@@ -108,7 +107,7 @@ TEST(Tls, ADisconnectIsNoticedWhileTheEngineWorks) {
     else if (how == 1)
       c.reset();
     else
-      c.say_goodbye();  // the socket stays open
+      c.say_goodbye();  // sends close_notify, but the socket stays open
     wait_until([&] { return h.http.handler.abandoned.load() == how + 1; });
   }
   wait_until([&] { return h.http.server.connections() == 0; });
@@ -160,7 +159,7 @@ TEST(Tls, OldVersionsAndRenegotiationAreRefused) {
 
 TEST(Tls, SlowClientsAreCutOff) {
   ServeLimits limits = small_limits();
-  limits.header_seconds = limits.body_seconds = limits.idle_seconds = 1;  // a handshake takes some of it
+  limits.header_seconds = limits.body_seconds = limits.idle_seconds = 1;  // covers the handshake and the request
   Https h(limits);
   Client silent(h.http.port), half(h.http.port);
   half.send(std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11));
@@ -183,7 +182,7 @@ TEST(Tls, AClientThatStopsReadingIsCutOff) {
   Https h(limits);
   TlsClient c(h.http.port);
   c.send(post("/stream", "x"));
-  h.http.handler.stream(0)->push(std::string(32 << 20, 'x'), false);  // more than the sockets hold
+  h.http.handler.stream(0)->push(std::string(32 << 20, 'x'), false);  // more than the buffers of both sockets hold
   wait_until([&] { return h.http.handler.abandoned.load() == 1; });
   wait_until([&] { return h.http.server.connections() == 0; });
 }
@@ -199,8 +198,8 @@ TEST(Tls, HalfOpenHandshakesTakeNoPlaceOfAGoodClient) {
   EXPECT_EQ(h.http.handler.count(503), 0);
 }
 
-// A handshake and a request are cut off after every byte that the client sends: the server survives and leaks no
-// connection.
+// Connections end after every byte that the client sends of a handshake and a request. The server must survive and leak
+// no connection.
 TEST(Tls, AConnectionMayEndAtEveryByte) {
   Https h;
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()), SSL_CTX_free);
@@ -208,7 +207,7 @@ TEST(Tls, AConnectionMayEndAtEveryByte) {
     const std::unique_ptr<SSL, decltype(&SSL_free)> session(SSL_new(context.get()), SSL_free);
     BIO* const out = BIO_new(BIO_s_mem());
     SSL_set_bio(session.get(), BIO_new(BIO_s_mem()), out);
-    SSL_connect(session.get());  // leaves the first message in `out`
+    SSL_connect(session.get());  // writes the first handshake message to `out`
     char* bytes = nullptr;
     const long size = BIO_get_mem_data(out, &bytes);
     Client c(h.http.port);

@@ -1,4 +1,5 @@
-// Tests of calls and thoughts through the server: what is asked, rendered, split and refused.
+// Tests of function calls and thoughts through the whole server: requests, rendered prompts, split answers and
+// refusals.
 #include <gtest/gtest.h>
 
 #include "tests/serve/running_server.h"
@@ -35,7 +36,7 @@ TEST(Tools, CallsAreReturnedOnlyIfToolsAreOffered) {
     EXPECT_FALSE(message(without).contains("tool_calls"));
     EXPECT_EQ(Json::parse(without.body)["choices"][0]["finish_reason"], "stop");
   }
-  // An answer that is cut off says so, even after a call.
+  // An answer that max_tokens cuts off has finish_reason "length", even after a complete call.
   const Response cut = s.ask(chat(said, std::string(kTools) + R"(,"max_tokens":45)"));
   EXPECT_EQ(Json::parse(cut.body)["choices"][0]["finish_reason"], "length");
   EXPECT_EQ(message(cut)["tool_calls"].size(), 1u);
@@ -102,7 +103,7 @@ TEST(Tools, ArgumentsOfEarlierCallsThatAreNoJsonDoNotMakeTheConversationFail) {
   for (const char* none : {"", " \n", "{}", "{\"value\": ", "what", R"({"a":"\ud8)", R"({"a":1e)", "{\"a\":01}"})
     EXPECT_EQ(arguments(none), "{}") << none;
   for (const char* json : {"null", "[1,2]", "5"}) EXPECT_EQ(arguments(json), json) << "goes to the template as it is";
-  // Some JSON cannot be handed to a template whole. It is refused, and not replaced by {}.
+  // Earlier calls with JSON that cannot be represented exactly are refused instead of being replaced by {}.
   std::string many = "{\"k\":1";
   for (int i = 0; i < 4096; ++i) many += ",\"k" + std::to_string(i) + "\":1";
   for (const std::string& whole :
@@ -161,7 +162,7 @@ TEST(Tools, NulIsRefusedByName) {
   EXPECT_EQ(s.ask(tool(R"("description":"\\u0000")")).status, 200) << "a backslash and letters are no NUL";
 }
 
-// What an assistant or a function gave may be nothing. Clients write null, or leave the content out.
+// The content of assistant and tool messages may be null or absent.
 TEST(Tools, AssistantsAndFunctionsMayHaveGivenNothing) {
   const auto accept = [](const std::string& body) {
     return std::get<ApiRequest>(parse_request(Endpoint::kChat, body, {}));
@@ -190,7 +191,8 @@ TEST(Tools, ThoughtsAreApartFromTheContent) {
   EXPECT_FALSE(message(s.ask(chat("say:Yes."))).contains("reasoning_content"));
 }
 
-// The template of some models ends with the marker of thoughts. An answer that follows a grammar has no thoughts.
+// Some chat templates end with the marker that begins thoughts. An answer that must match a grammar has no thoughts
+// anyway.
 TEST(Tools, AGrammarIsTheWholeAnswer) {
   Running s;
   s.model.reasoning = {"<think>", "</think>"};
@@ -215,7 +217,7 @@ TEST(Tools, StopStringsEndTheContentAndNotTheThoughts) {
     return message(s.ask(chat("say:" + text, "\"stop\":" + stop.dump() + ",\"seed\":" + std::to_string(seed) + more)));
   };
   const std::string thought = "I think about Q: why?\n\n</think>\n\n", answer = "It is 42.\n\nQ: next";
-  for (int64_t seed = 0; seed < 4; ++seed) {  // the fixture's steps have other lengths with each seed
+  for (int64_t seed = 0; seed < 4; ++seed) {  // the fixture's steps emit other numbers of tokens with each seed
     for (const std::string stop : {"Q:", "\n\n", "k>", "42"})
       for (const bool begun : {false, true}) {
         const Json split = said(begun ? thought + answer + "\x1f<think>\n" : " <think>" + thought + answer, stop, seed);
@@ -236,7 +238,7 @@ TEST(Tools, StopStringsEndTheContentAndNotTheThoughts) {
       << "without a split everything is content";
 }
 
-// Joins the tokens of a list of log-probabilities, which are single bytes here.
+// Concatenates the tokens in a list of log-probabilities; each token is a single byte here.
 std::string joined(const Json& logprobs) {
   std::string text;
   for (const Json& token : logprobs["content"])
@@ -244,7 +246,8 @@ std::string joined(const Json& logprobs) {
   return text;
 }
 
-// The list of log-probabilities has the tokens of message.content: no thoughts, calls, markers, stop strings or end.
+// The log-probabilities must be those of the tokens in message.content, without thoughts, calls, markers, stop strings
+// and EOS.
 TEST(Tools, LogprobsAreThoseOfTheContent) {
   Running s;
   s.model.reasoning = {"<think>", "</think>"};
@@ -284,12 +287,12 @@ TEST(Tools, LogprobsAreThoseOfTheContent) {
         tokens = joined(choice["logprobs"]);
       }
       EXPECT_EQ(content, c.content) << c.said;
-      // A character that was cut has its first byte in the list, and stands in the text as U+FFFD.
+      // If the answer ends inside a character, the list has the character's first byte, and the text has U+FFFD for it.
       EXPECT_EQ(tokens, c.said.starts_with("cut") ? "cut \xC3" : c.content) << c.said << (stream ? ", streamed" : "");
     }
 }
 
-// Special tokens are left out of an answer's text. Those that mark calls must not be.
+// Special tokens are left out of an answer's text, except those that mark function calls.
 TEST(Tools, MarkersThatAreSpecialTokensAreSeen) {
   const Scratch dir;
   testing::write_byte_tokenizer(dir.root());

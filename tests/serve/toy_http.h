@@ -1,4 +1,4 @@
-// The HTTP transport alone, with a handler made for tests.
+// The HTTP transport alone, with a handler for tests.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@
 
 namespace specdec::deploy {
 
-// POST /echo returns the request's body; /echo?held waits for release() first. /stream returns the pieces that the test
-// pushes. GET /hello is answered at once.
+// A handler for tests. POST /echo returns the request's body; /echo?held first waits for release(). /stream sends the
+// pieces that the test pushes. GET /hello is answered at once.
 class ToyHandler final : public HttpHandler {
  public:
   class Stream final : public Exchange {
@@ -82,7 +82,7 @@ class ToyHandler final : public HttpHandler {
     std::unique_lock lock(mutex_);
     streams_.push_back(stream);
     arrived_.notify_all();
-    // Gives the test time (at most 200 ms) to push pieces before the connection receives the stream object.
+    // Gives the test up to 200 ms to push pieces before the connection gets the stream object.
     if (request.query == "slowly") arrived_.wait_for(lock, std::chrono::milliseconds(200));
     return stream;
   }

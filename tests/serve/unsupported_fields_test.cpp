@@ -1,4 +1,4 @@
-// Checks the table of fields that are known and not offered: against the parser, docs/openapi.json and docs/serve.md.
+// Checks the table of known but unsupported request fields against the parser, docs/openapi.json and docs/serve.md.
 #include "deploy/serve/request/unsupported_fields.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,8 @@
 namespace specdec::deploy {
 namespace {
 
-// Returns the refusal of a request with this field, or none if it is taken. "PARENT.NAME" is a member of an object.
+// Returns the error for a request with this field, or none if the field is accepted. "PARENT.NAME" is a member of an
+// object.
 std::optional<ApiError> refusal_of(Endpoint endpoint, const std::string& name, const Json& value) {
   Json body = {{"stream", true}, {"n", 3}};
   if (endpoint == Endpoint::kChat)
@@ -38,7 +39,7 @@ TEST(UnsupportedFields, EveryOtherValueThanTheDefaultIsRefusedByName) {
       for (const Json& value : {Json(true), Json(false), Json(7), Json("x"), Json::array({1}), Json({{"a", 1}})}) {
         if (std::find(field.defaults.begin(), field.defaults.end(), value) != field.defaults.end()) continue;
         const auto error = refusal_of(endpoint, field.name, value);
-        if (!refuses) continue;  // the other endpoint ignores it, offers it, or refuses it by another row
+        if (!refuses) continue;  // this row does not apply to the endpoint
         ASSERT_TRUE(error) << field.name << " " << value;
         EXPECT_EQ(error->status, 400);
         EXPECT_EQ(error->code, "unsupported_parameter") << field.name;
@@ -75,7 +76,7 @@ TEST(UnsupportedFields, TheDocumentsSayTheSame) {
   for (const UnsupportedField& field : unsupported_fields()) {
     EXPECT_NE(page.find("`" + field.name + "`"), std::string::npos) << field.name << " is not in docs/serve.md";
     for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletions}) {
-      if (field.only.value_or(endpoint) != endpoint || field.or_n) continue;  // no schema can say "as n"
+      if (field.only.value_or(endpoint) != endpoint || field.or_n) continue;  // a schema cannot express "equal to n"
       Json schema = root["components"]["schemas"][endpoint == Endpoint::kChat ? "ChatRequest" : "CompletionRequest"];
       for (size_t at = 0; at < field.name.size();) {
         const size_t dot = std::min(field.name.find('.', at), field.name.size());

@@ -75,8 +75,8 @@ inline void write_byte_tokenizer(const std::filesystem::path& directory) {
   write_tokenizer(directory, vocab, kBos, kEos);
 }
 
-// Writes a tokenizer in the manner of Llama 2, whose decoder strips the first space of a text. Token ids are byte
-// values here, too: ASCII letters and signs are tokens of their own, other bytes are byte tokens.
+// Writes a tokenizer like Llama 2's, whose decoder strips the first space of a text. Its token ids are byte values,
+// too: ASCII letters and signs are ordinary tokens, other bytes are byte tokens.
 inline void write_space_stripping_tokenizer(const std::filesystem::path& directory) {
   write_byte_tokenizer(directory);
   Json file = Json::parse(get(directory / "tokenizer.json"));

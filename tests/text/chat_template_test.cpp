@@ -65,7 +65,8 @@ void compare(const Json& golden, bool written, const char* cases = "cases",
           << where;
       continue;
     }
-    // Some templates show calls only if their arguments are text. Their rendering with text is then the expected one.
+    // Some templates render calls only if the arguments are text. Then the expected text is the rendering with text
+    // arguments.
     std::string expected = c.contains("with_text_arguments") ? c["with_text_arguments"] : c["text"];
     const std::string day = today();
     for (size_t at; (at = expected.find("{{TODAY}}")) != std::string::npos;) expected.replace(at, 9, day);
@@ -97,24 +98,25 @@ TEST_P(Golden, RendersWhatTransformersRenders) {
 INSTANTIATE_TEST_SUITE_P(Templates, Golden, ::testing::Values(true, false),
                          [](const auto& info) { return std::string(info.param ? "WrittenHere" : "OfTheHub"); });
 
-// tests/text/published_templates_test.py makes the file of goldens.
+// The goldens are written by tests/text/published_templates_test.py.
 TEST(PublishedTemplates, AreRenderedAsTransformersDoes) {
   const char* const file = std::getenv("SPECDEC_TEMPLATE_GOLDENS");
   if (!file) GTEST_SKIP() << "SPECDEC_TEMPLATE_GOLDENS names no file of goldens";
   Json golden = read_json(file);
   for (const char* cases : {"cases", "tool_cases"})
     std::erase_if(golden[cases].get_ref<Json::array_t&>(), [](const Json& c) {
-      // These fail in transformers and are rendered here: loops over tools that are none, and a generator as JSON.
+      // Two things are errors in transformers and are rendered here: a loop over tools when there are none, and a
+      // generator that is written as JSON.
       const std::string error = c.value("error", "");
       if (error.ends_with("is not iterable") || error.ends_with("generator is not JSON serializable")) return true;
-      // It adds strings to texts marked as safe, which Jinja then escapes for HTML.
+      // This template adds strings to texts marked as safe, which Jinja then escapes for HTML.
       return c["template"] == "meetkai-functionary-medium-v3.1" && c["conversation"] != "two_calls";
     });
   compare(golden, true);
   compare(golden, true, "tool_cases", "tool_conversations");
 }
 
-// The expected texts are what Jinja 3.1.6 gives.
+// The expected texts are those of Jinja 3.1.6.
 TEST(ChatTemplate, NoneIsNotIterableAndIndentKeepsTheLastNewline) {
   const auto rendered = [](const char* source) { return ChatTemplate(source, "", "").render({{"user", "x"}}, false); };
   EXPECT_EQ(rendered("{% if tools is iterable and tools | length > 0 %}a{% else %}b{% endif %}"), "b");
@@ -127,7 +129,7 @@ TEST(ChatTemplate, NoneIsNotIterableAndIndentKeepsTheLastNewline) {
     EXPECT_THROW(rendered(wrong), Error) << wrong;
 }
 
-// The expected texts are what Jinja 3.1.6 gives, but for the last.
+// The expected texts are those of Jinja 3.1.6.
 TEST(ChatTemplate, EntitiesFloatsAndWordsAreThoseOfJinja) {
   const auto rendered = [](const char* source) { return ChatTemplate(source, "", "").render({{"user", "x"}}, false); };
   EXPECT_EQ(ChatTemplate("{{ messages[0].content | e }} {{ 5 | escape }}", "", "")
@@ -139,7 +141,8 @@ TEST(ChatTemplate, EntitiesFloatsAndWordsAreThoseOfJinja) {
   EXPECT_EQ(rendered("{{ 7 }} {{ true }} {{ none }} {{ nothing }}"), "7 True None ");
 }
 
-// Compares with make_expression_goldens.py: formats by %, texts joined by ~, and how Python writes values.
+// Compares with the goldens of make_expression_goldens.py: formats by %, texts joined by ~, and values as Python writes
+// them.
 TEST(ChatTemplate, ExpressionsGiveTheTextsOfJinja) {
   const Json golden = read_json(source_folder() + "/tests/text/golden/expressions.json", ErrorKind::kData);
   ASSERT_GT(golden["rows"].size(), 100u);
@@ -157,7 +160,8 @@ TEST(ChatTemplate, ExpressionsGiveTheTextsOfJinja) {
   }
 }
 
-// What a log of refused rows may say: the line and the template's own words, none of the conversation's.
+// The place of an error, which may be logged, has the line and the template's own words, but nothing of the
+// conversation.
 TEST(ChatTemplate, AnErrorHasItsPlaceInTheTemplate) {
   const auto place = [](ChatTemplate chat, bool confined) {
     if (confined) chat.confine();
@@ -257,7 +261,7 @@ TEST(ChatTemplate, OneTemplateRendersFromManyThreads) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Proofs of concept against template engines. Each must give a clean error in this process.
+// Known attacks on template engines. Each must give an error in this process, without killing it.
 std::string repeat(const std::string& text, int n) {
   std::string out;
   for (int i = 0; i < n; ++i) out += text;
@@ -299,7 +303,7 @@ TEST(ChatTemplateAttacks, AreCleanErrors) {
   for (const Attack& attack : contained_attacks()) EXPECT_THROW(render(attack.source), Error) << attack.name;
 }
 
-// No limit of the interpreter stops these attacks, so only the child process may run them.
+// The interpreter's limits do not stop these attacks, so only a child process may run them.
 std::vector<Attack> lethal_attacks() {
   return {
       {"doubling", "{% set ns = namespace(s='a') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"},
@@ -349,7 +353,7 @@ TEST(ChatTemplateAttacks, ContainedOnesPassTheVet) {
   }
 }
 
-// This template misbehaves only with 66 messages or more, and no probe has so many.
+// This template misbehaves only with 66 messages or more, and no probe has that many.
 TEST(ChatTemplateAttacks, ALoadedTemplateIsBoundedAtEveryRendering) {
   Scratch d;
   std::string doubling = "{% set s = messages[0].content %}";
@@ -369,12 +373,12 @@ TEST(ChatTemplateAttacks, ALoadedTemplateIsBoundedAtEveryRendering) {
   }
 }
 
-// Each attack that the interpreter's own limits do not stop waits for a word in a message. Only the conversation with
+// Each attack that the interpreter's limits do not stop is triggered by a word in a message. Only the conversation with
 // that word fails.
 TEST(ChatTemplateAttacks, SprungByAMessageFailThatConversationAlone) {
   for (const Attack& attack : lethal_attacks()) {
     Scratch d;
-    // These already kill the compiler, which vet_template covers.
+    // These attacks already kill the compiler; vet_template's tests cover them.
     if (attack.source.starts_with("{{") || attack.source.starts_with("{% if")) continue;
     put(d / "chat_template.jinja", "{% if 'spring' in messages[0].content %}" + attack.source + "{% endif %}fine");
     std::optional<ChatTemplate> chat = ChatTemplate::load(d.root());

@@ -42,7 +42,7 @@ std::string streamed(const Tokenizer& tokenizer, const std::vector<int32_t>& ids
 
 struct Decoding {
   std::vector<int32_t> ids;
-  std::string text, whole;  // whole: with special tokens
+  std::string text, whole;  // whole: the text including special tokens
 };
 void compare_decoded(const Tokenizer& tokenizer, const Decoding& expected, const std::string& where, Compared& out) {
   const auto& [ids, text, whole] = expected;
@@ -51,7 +51,7 @@ void compare_decoded(const Tokenizer& tokenizer, const Decoding& expected, const
   note(out, streamed(tokenizer, ids) == text, where + ": streamed");
 }
 
-// Compares the encoding and decoding of texts, and the decoding of ids that no text encodes to.
+// Compares the encoding and decoding of texts, and the decoding of id sequences that no text encodes to.
 void compare_tokens(const Tokenizer& tokenizer, const Json& family, Compared& out) {
   std::vector<std::string> texts = golden()["texts"];
   for (const Json& own : family["texts"]) texts.push_back(own);
@@ -132,7 +132,7 @@ TEST(Families, TokenizersAndChatTemplatesGiveWhatTransformersGives) {
   }
 }
 
-// The texts exercise every part of every pipeline: without a part, or with a changed flag of an added token, some
+// The texts exercise every part of every pipeline: if a part is removed or a flag of an added token is changed, some
 // results differ.
 TEST(Families, EveryPartOfEveryPipelineIsReached) {
   testing::Scratch d;
@@ -151,7 +151,8 @@ TEST(Families, EveryPartOfEveryPipelineIsReached) {
     for (const std::string part : {"normalizer", "pre_tokenizer", "decoder", "post_processor"}) {
       const bool adds_nothing =
           part == "post_processor" && family["encodings"][0].value("before", Json::array()).empty();
-      // Gemma's pre-tokenizer splits at spaces, and its normalizer leaves no space.
+      // Gemma's pre-tokenizer splits at spaces, but the normalizer has replaced all spaces before, so the pre-tokenizer
+      // has no effect.
       const bool splits_nothing = part == "pre_tokenizer" && name.starts_with("gemma");
       if (whole[part].is_null() || adds_nothing || splits_nothing) continue;
       Json changed = whole;

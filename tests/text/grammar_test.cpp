@@ -32,7 +32,7 @@ Bits mask(GrammarMatcher& matcher) {
 }
 bool has(const Bits& bits, int32_t id) { return bits[static_cast<size_t>(id) / 32] >> (id % 32) & 1; }
 
-// Returns whether every byte of `text` is allowed at its place, and the end of the text after the last byte.
+// Returns whether the grammar allows every byte of `text` at its place, and the end of the text after the last byte.
 bool takes(const Vocabulary& vocabulary, GrammarKind kind, const std::string& source, const std::string& text) {
   const auto matcher = vocabulary.compile(kind, source)->matcher();
   for (const char c : text) {
@@ -62,7 +62,8 @@ TEST(Grammar, TakesWhatTheSchemaSaysAndNothingElse) {
   EXPECT_TRUE(takes(bytes(), GrammarKind::kJsonSchema, R"({"type":"object"})", R"({"a":[1,{"b":null}],"c":-2.5e3})"));
 }
 
-// A vocabulary may lack what a grammar asks for. Then no token is allowed, which is no failure, and can be taken back.
+// A vocabulary may lack the characters that a grammar requires. Then no token is allowed; this is no error, and pop()
+// works.
 TEST(Grammar, ADeadEndIsAnEmptyMask) {
   const testing::Scratch directory;
   testing::write_tokenizer(directory.root(), {{"a", 0}, {"b", 1}}, 2, 3);
@@ -94,7 +95,7 @@ TEST(Grammar, TakesWholeTextsOfARegularExpression) {
   EXPECT_TRUE(taken("[α-ω]+", "λογ"));
 }
 
-// llguidance 1.9.1 lets an excluded integer through where the other bound lies in the same unit.
+// llguidance 1.9.1 accepts the integer of an exclusive bound if the other bound is less than 1 away.
 TEST(Grammar, AnExcludedBoundIsNeverTaken) {
   const auto taken = [](const std::string& bounds, const std::string& text) {
     return takes(bytes(), GrammarKind::kJsonSchema, R"({"type":"number",)" + bounds + "}", text);
@@ -126,7 +127,7 @@ TEST(Grammar, AnExcludedBoundIsNeverTaken) {
   EXPECT_FALSE(takes(bytes(), GrammarKind::kJsonSchema, R"({"type":"integer","exclusiveMinimum":0})", "0"));
 }
 
-// llguidance keeps numbers as doubles, which hold not every integer above 2^53.
+// llguidance keeps numbers as doubles, which cannot represent every integer above 2^53.
 TEST(Grammar, BoundsBeyondDoublesAllowNothingOutside) {
   const auto taken = [](const std::string& bounds, const std::string& text) {
     return takes(bytes(), GrammarKind::kJsonSchema, R"({"type":"integer",)" + bounds + "}", text);
@@ -145,7 +146,7 @@ TEST(Grammar, BoundsBeyondDoublesAllowNothingOutside) {
   EXPECT_TRUE(takes(bytes(), GrammarKind::kJsonSchema, R"({"const":9007199254740992})", "9007199254740992"));
 }
 
-// The report's expression: a mask exceeds its bound on work, and from then on there is none.
+// Once a mask has exceeded its bound on work, as with this reported expression, no later mask is computed.
 TEST(Grammar, AMaskBeyondItsBoundFailsForGood) {
   const auto matcher = bytes().compile(GrammarKind::kRegex, "(([^q]*[aeiou][^z]{1,14}){1,40})")->matcher();
   const size_t before = matcher->bytes();
@@ -159,7 +160,7 @@ TEST(Grammar, AMaskBeyondItsBoundFailsForGood) {
   }
 }
 
-// After the end only end-of-text is allowed, however many steps follow, and also after pops.
+// After the end of the text only end-of-text tokens are allowed, however many of them are pushed, and also after pops.
 TEST(Grammar, StaysAtItsEnd) {
   const auto matcher = bytes().compile(GrammarKind::kRegex, "ab")->matcher();
   Bits end((kVocab + 31) / 32);
@@ -174,12 +175,12 @@ TEST(Grammar, StaysAtItsEnd) {
   }
   matcher->pop(3);
   EXPECT_EQ(mask(*matcher), end);
-  matcher->pop(3);  // takes back two ends and the b
+  matcher->pop(3);  // removes two end-of-text tokens and the b
   EXPECT_EQ(mask(*matcher), before);
   EXPECT_TRUE(has(before, 'b') && !has(before, kEos));
 }
 
-// After any sequence of pushes and pops, the mask equals that of a matcher that went there directly.
+// After any pushes and pops, the mask equals that of a new matcher with the same tokens.
 TEST(Grammar, TakingBackLeavesNoTrace) {
   const auto grammar =
       bytes().compile(GrammarKind::kJsonSchema, R"({"type":"array","items":{"enum":["a","bc",true,12]}})");
@@ -233,8 +234,8 @@ TEST(Grammar, WhatCannotBeUsedIsAnErrorOfOneLine) {
   expect_error(ErrorKind::kModel, {"end-of-text"}, [] { Vocabulary(byte_tokenizer(), kVocab, {kVocab}); });
 }
 
-// Such a schema says nothing of a value before it applies itself again. A tree refers to itself for its parts, which
-// is different.
+// A schema that applies itself to the same value has no meaning and is refused. A schema that applies itself to a part
+// of the value, such as that of a tree, is allowed.
 TEST(Grammar, ASchemaThatAppliesItselfIsRefused) {
   for (const char* endless : {R"({"$ref":"#"})", R"({"allOf":[{"type":"object"},{"$ref":"#"}]})",
                               R"({"type":"object","properties":{"a":{"$ref":"#/$defs/a"}},
@@ -251,7 +252,7 @@ TEST(Grammar, ASchemaThatAppliesItselfIsRefused) {
     EXPECT_NO_THROW(bytes().compile(GrammarKind::kJsonSchema, taken)) << taken;
 }
 
-// Hostile grammars end with an error, or with a matcher whose steps are bounded; nothing hangs or crashes.
+// Hostile grammars give an error, or a matcher whose steps are bounded. None hangs or crashes.
 TEST(Grammar, HostileGrammarsAreBounded) {
   std::string nested, wide = R"({"anyOf":[)", deep = "{}";
   for (int i = 0; i < 3000; ++i) nested += "(a|";
@@ -290,8 +291,8 @@ TEST(Grammar, HostileGrammarsAreBounded) {
   }
 }
 
-// Makes `count` links, each an object under $defs that refers to the next one by `link`, where "@" stands for the
-// reference.
+// Returns `count` links, each an object under $defs that refers to the next one. `link` is the object, in which "@"
+// stands for the reference.
 std::string chain(int count, const std::string& link) {
   const auto to = [&link](int i) {
     std::string text = link;
@@ -347,7 +348,7 @@ TEST(Grammar, ChainsOfReferencesAreRefusedByTheirLength) {
 }
 
 // For chains at the bound and just below it, no worker overflows its stack while it checks a grammar. A check has half
-// the stack of a compilation.
+// the stack of a compilation, so a chain that passes a check can be compiled.
 TEST(Grammar, TheLongestChainsThatAreTakenFitTheStack) {
   const GrammarChecker checker({768u << 20, 20, 60});
   for (const std::string& link : links()) {
@@ -369,7 +370,7 @@ TEST(Grammar, TheLongestChainsThatAreTakenFitTheStack) {
 }
 
 TEST(Grammar, WhatPeopleWriteIsFarFromTheBound) {
-  // Many flat definitions, and a recursive one.
+  // This schema has many flat definitions and a recursive one.
   std::string many = R"({"type":"object","properties":{)",
               defs = R"("tree":{"type":"object","properties":{"v":{"type":"integer"},"kids":{"type":"array",)"
                      R"("items":{"$ref":"#/$defs/tree"}}}})";
@@ -469,7 +470,7 @@ TEST(TokenBytes, AreTheBytesOfEveryToken) {
   EXPECT_EQ(table.special, (std::vector<int32_t>{kBos, kEos}));
 }
 
-// The bytes of a text's tokens, joined, are the text. This holds for byte-level vocabularies and for one of
+// The bytes of a text's tokens, joined, equal the text. This is tested for byte-level vocabularies and for one of
 // SentencePiece, which puts a space before the text.
 TEST(TokenBytes, JoinToTheTextForRealVocabularies) {
   const auto data = test::shared_data();

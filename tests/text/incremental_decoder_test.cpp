@@ -31,8 +31,8 @@ bool whole_utf8(const std::string& text) {
   }
 }
 
-// Checks that every piece is whole UTF-8 and that all pieces together equal decode(all), for the ids of texts and for
-// any other ids.
+// Checks that every piece is whole UTF-8 and that all pieces together equal decode(all ids). The ids may come from a
+// text or be arbitrary.
 void expect_streams(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, const std::string& name) {
   IncrementalDecoder decoder(tokenizer);
   const std::string expected = tokenizer.decode(ids, true);
@@ -103,8 +103,8 @@ TEST(IncrementalDecoder, ByteLevel) {
   check_streaming(loaded(gpt2()));
 }
 
-// Conversions from GGUF have the stages of both kinds, one after the other. Of one fused text, ByteLevel takes all
-// characters for bytes or none, so one token that is not written in them changes the text of all others.
+// Conversions from GGUF have the decoder stages of both kinds. In a fused text, ByteLevel treats either all characters
+// as bytes or none, so one token with another character changes the text of all other tokens.
 TEST(IncrementalDecoder, ByteLevelAfterFuse) {
   SKIP_WITHOUT(gpt2());
   Json json = read_json(gpt2() / "tokenizer.json", ErrorKind::kModel);
@@ -172,8 +172,8 @@ TEST(IncrementalDecoder, AByteRunWaitsForItsEnd) {
   EXPECT_TRUE(text.starts_with("\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD")) << text;
 }
 
-// A model stuck on broken bytes must not make every push more expensive than the last: text keeps coming, and the
-// window is cut.
+// If a model repeats broken bytes, text is still returned, and the cost of a push does not grow, because the decoder
+// keeps only the last tokens.
 TEST(IncrementalDecoder, EndlessBrokenBytesStillStream) {
   SKIP_WITHOUT(gpt2());
   const Tokenizer& tokenizer = loaded(gpt2());
@@ -192,7 +192,8 @@ TEST(IncrementalDecoder, EndlessBrokenBytesStillStream) {
   EXPECT_EQ(text + decoder.finish(), tokenizer.decode(ids, true));
 }
 
-// A token without text must not become the context: the space after it would be stripped as if the text began there.
+// A token without text must not be the only context, because then the space after it would be stripped as at the
+// beginning of a text.
 TEST(IncrementalDecoder, EmptyTokensAreNoContext) {
   Scratch d;
   put(d / "tokenizer.json",
@@ -216,10 +217,10 @@ TEST(IncrementalDecoder, DecodersWithoutSettledPrefixesGiveEverythingAtTheEnd) {
   EXPECT_EQ(decoder.finish(), tokenizer.decode({1, 1, 2, 0, 3}, true));
 }
 
-// How the texts of contexts and continuations relate, counted over many pairs.
+// Counts of context-continuation pairs, by how decode(context + continuation) relates to decode(context).
 struct Continued {
-  int64_t whole = 0;  // the text of both begins with that of the context
-  int64_t cut = 0;    // it does not, because the context ends within a character or a run of byte tokens
+  int64_t whole = 0;  // decode(context + continuation) begins with decode(context)
+  int64_t cut = 0;    // otherwise: the context ends within a character or a run of byte tokens
 };
 
 bool is_byte_token(const std::string& token) { return token.size() == 6 && token.starts_with("<0x"); }
@@ -228,21 +229,21 @@ bool is_byte_token(const std::string& token) { return token.size() == 6 && token
 // replacement character, which may stand for the beginning of a character.
 bool may_be_cut(const Tokenizer& tokenizer, const std::vector<int32_t>& context) {
   for (auto id = context.rbegin(); id != context.rend(); ++id) {
-    if (tokenizer.decode({*id}, true).empty() && !tokenizer.decode({*id}, false).empty()) continue;  // special
+    if (tokenizer.decode({*id}, true).empty() && !tokenizer.decode({*id}, false).empty()) continue;  // special token
     if (tokenizer.id_to_token(*id).empty()) continue;
     return is_byte_token(tokenizer.id_to_token(*id)) || tokenizer.decode(context, true).ends_with("\xEF\xBF\xBD");
   }
   return false;
 }
 
-// Checks that the text of `ids` after `context` is decode(context and ids) without decode(context), or, if the first
-// does not begin with the second, without what both have in common.
+// Checks that the text of `ids` after `context` is decode(context and ids) without decode(context) at its beginning. If
+// decode(context and ids) does not begin with decode(context), the longest common prefix of both is removed instead.
 void expect_continues(const Tokenizer& tokenizer, const std::vector<int32_t>& context, const std::vector<int32_t>& ids,
                       Continued& seen) {
   std::vector<int32_t> both = context;
   both.insert(both.end(), ids.begin(), ids.end());
   const std::string before = tokenizer.decode(context, true), text = tokenizer.decode(both, true);
-  size_t common = 0;  // ends between two characters
+  size_t common = 0;  // always between two characters
   for (size_t i = 0; i <= std::min(before.size(), text.size()); ++i) {
     const auto begins = [i](const std::string& t) { return i == t.size() || (t[i] & 0xC0) != 0x80; };
     if (begins(before) && begins(text)) common = i;
@@ -268,7 +269,8 @@ std::pair<std::vector<int32_t>, std::vector<int32_t>> split_at(const std::vector
   return {{ids.begin(), border}, {border, ids.end()}};
 }
 
-// Divides every text at every border of tokens (of long texts at some), and joins contexts and continuations at random.
+// Divides every text at every token border (a long text at some borders), and also joins contexts and continuations at
+// random.
 Continued check_continuations(const Tokenizer& tokenizer, const std::vector<std::string>& texts) {
   Continued seen;
   std::vector<std::vector<int32_t>> encoded;
@@ -301,7 +303,7 @@ std::vector<std::string> continued_texts() {
   return texts;
 }
 
-// Answers continue their prompts. This holds for small tokenizers of every family, as transformers saves them.
+// Answers continue their prompts. Tested with small tokenizers of every family, as transformers saves them.
 TEST(IncrementalDecoder, AContextIsContinuedInEveryFamily) {
   const fs::path families = fs::path(source_folder()) / "tests/text/golden/families";
   Continued all;
@@ -320,7 +322,7 @@ TEST(IncrementalDecoder, AContextIsContinuedInEveryFamily) {
               static_cast<long long>(all.whole), static_cast<long long>(all.cut));
 }
 
-// The same for the published tokenizers, on the texts of their conformance tests.
+// The same test for published tokenizers, on the texts of their conformance tests.
 TEST(IncrementalDecoder, AContextIsContinuedByPublishedTokenizers) {
   SKIP_WITHOUT(shared_data() / "tokenizers");
   SKIP_WITHOUT(shared_data() / "tokenizer-conformance/large/inputs.json");
@@ -339,7 +341,7 @@ TEST(IncrementalDecoder, AContextIsContinuedByPublishedTokenizers) {
   for (const char* folder : {"tokenizers", "models"})
     for (const auto& entry : fs::recursive_directory_iterator(shared_data() / folder)) {
       const fs::path directory = entry.path().parent_path();
-      // Hugging Face's own library cannot read the merges of these two either.
+      // Hugging Face's own library cannot read the merges of llama2 and added-tokens either.
       if (directory.filename() == "llama2" || directory.filename() == "added-tokens") continue;
       if (entry.path().filename() == "tokenizer.json") check(directory);
     }
@@ -365,7 +367,7 @@ TEST(IncrementalDecoder, TheFirstSpaceOfAnAnswerIsItsOwn) {
   EXPECT_EQ(answer({testing::kBos}, bytes(" time")), "time") << "here the text begins";
   EXPECT_EQ(answer(bytes(" "), bytes(" time")), " time") << "a context without visible text";
   EXPECT_EQ(answer(bytes("a"), bytes("")), "");
-  // The context of é and of the first byte of € ends within a character, which the answer completes.
+  // The context is é and the first byte of €, so it ends within a character, which the answer completes.
   EXPECT_EQ(answer({'a', 0xC3, 0xA9}, bytes("b")), "b");
   EXPECT_EQ(answer({'a', 0xE2}, {0x82, 0xAC, 'b'}), "€b");
   EXPECT_EQ(answer({'a', 0xE2}, bytes("b")), "b") << "the replacement character is the context's";
@@ -375,7 +377,7 @@ TEST(IncrementalDecoder, TheFirstSpaceOfAnAnswerIsItsOwn) {
       << "one bad byte turns the whole run into replacement characters";
 }
 
-// The text of a special token that is shown is a context like any other.
+// A special token whose text is shown is context like any other token.
 TEST(IncrementalDecoder, ASpaceAfterAShownTokenStays) {
   const Tokenizer& tokenizer = testing::space_stripping_tokenizer();
   for (const bool shown : {false, true}) {

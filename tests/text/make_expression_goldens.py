@@ -5,7 +5,7 @@ Made with jinja2 3.1.6, Python 3.11. The build does not run it; run it by hand w
 
     python tests/text/make_expression_goldens.py
 
-The file has the variables of the expressions, and for each its text, or null where jinja2 refuses it.
+The file has the variables of the expressions, and the text of each expression, or null if jinja2 refuses it.
 """
 
 import json

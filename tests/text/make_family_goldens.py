@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes small tokenizers and chat templates of every family, and what transformers computes with them:
+"""Makes small tokenizers and chat templates of every family, and goldens that transformers computes with them:
 tests/text/golden/families*.
 
 Made with transformers 5.23.0, tokenizers 0.23.3, jinja2 3.1.6, Python 3.11. The build does not run it. This command
@@ -173,7 +173,7 @@ def parts_of(t):
 
 def pieces(first, size=330):
     """Returns vocabulary and merges over characters, like those of SentencePiece's BPE: the tokens of `first`, 256 byte
-    tokens, two tokens of several spaces, and then what is trained."""
+    tokens, two tokens of several spaces, and then the trained tokens."""
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
     t.train_from_iterator([TEXT.replace("\n", " ")], trainers.BpeTrainer(vocab_size=size, show_progress=False))
@@ -344,7 +344,7 @@ def gpt2():
     return GPT2Tokenizer(vocab=vocab | {"<|endoftext|>": len(vocab)}, merges=merges)
 
 
-# Chat templates with the same structure as the families' own, written for these tests.
+# Chat templates written for these tests, with the same structure as those of the families.
 INST = """{{ bos_token }}{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}\
 {{ raise_exception('Roles must alternate, beginning with the user') }}{% endif %}"""
 IM = """{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"""
@@ -415,7 +415,7 @@ TEMPLATES = {
 {% if loop.last and add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}{% endfor %}""",
 }
 
-# name: (model_type in config.json, tokenizer, sets of variables for its chat template, besides the empty set)
+# name: (model_type in config.json, tokenizer, sets of variables for the chat template besides the empty set)
 FAMILIES = {
     "llama2": ("llama", llama2, []),
     "llama2_published": ("llama", llama2_published, []),
@@ -506,7 +506,7 @@ def save(name, tokenizer):
 
 
 def own_texts(tokenizer, rng):
-    """Returns texts around the added tokens of one tokenizer, and mixtures of everything."""
+    """Returns texts with the added tokens of the tokenizer at different places, and random mixtures of both."""
     added = [str(t) for _, t in sorted(tokenizer.added_tokens_decoder.items())]
     texts = []
     for token in added:
@@ -539,8 +539,8 @@ def own_texts(tokenizer, rng):
 
 
 def encodings(tokenizer, texts):
-    """Returns a row for each text. `ids` has no special tokens, and `before` has those that are put in front. `text`
-    and `whole` are the ids decoded without and with special tokens, where the result differs from the input."""
+    """Returns a row for each text. `ids` has no special tokens; `before` has the special tokens put before the text.
+    `text` and `whole` are the ids decoded without and with special tokens, given only if they differ from the input."""
     out = []
     for text in texts:
         ids, full = tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer(text)["input_ids"]
@@ -556,8 +556,8 @@ def encodings(tokenizer, texts):
 
 
 def decodings(tokenizer, rng):
-    """Returns decodings of arbitrary ids, as a model may produce them, including ids that no text encodes to. Bytes
-    and special tokens are frequent."""
+    """Returns decodings of random ids, as a model may produce them, including sequences that no text encodes to. Byte
+    tokens and special tokens are frequent."""
     often = sorted(i for t, i in tokenizer.get_vocab().items() if t.startswith("<0x") or not t.isascii()) + sorted(
         tokenizer.added_tokens_decoder
     )

@@ -99,7 +99,7 @@ TOOL_CONVERSATIONS = {
     ),
 }
 
-# Templates written for these tests, to cover every feature of transformers that the Hub's files do not use.
+# Templates written for these tests, to cover the features of transformers that the Hub's files do not use.
 WRITTEN = {
     "generation_tags": "{% for m in messages %}{%- if m.role == 'assistant' -%}\n  {% generation %}\n{{ m.content }}{% endgeneration -%}\n  {% else %}[{{ m.content }}]{% endif %}\n{% endfor %}",
     "python_methods": "{% for m in messages %}{{ m['content'].strip().upper() }}|{{ m.content.split(' ')[-1] }}|{{ m.content.startswith('a') }}|{{ m.content.replace('l', 'L').title() }}|{{ m.get('name', 'none') }}|{{ m.get('x') }}|{{ m.content.rstrip('!') ~ m.content.lstrip() }}|{{ m.content.find('o') }}|{{ m.content.count('l') }}|{{ ', '.join(m.keys()) }}|{{ m.content.removeprefix('He') }}|{{ m.content.removesuffix('!') }}|{{ m.content.rsplit(' ', 1) | last }}|{{ m.content.partition(' ')[2] }}\n{% endfor %}",
@@ -116,7 +116,7 @@ WRITTEN = {
 }
 
 
-# Templates in the ways in which four families call functions, written for these tests with what their own templates use.
+# Templates written for these tests, which format calls in the ways of four model families.
 CALLING = {
     "calls_in_tags": "{% if tools %}{{- '<|im_start|>system\n' }}{% if messages[0].role == 'system' %}{{- messages[0].content + '\n\n' }}{% endif %}{{- '<tools>' }}{% for tool in tools %}{{- '\n' ~ tool | tojson }}{% endfor %}{{- '\n</tools>\nAnswer with <tool_call>\n{\"name\": …, \"arguments\": …}\n</tool_call><|im_end|>\n' }}{% endif %}{% set ns = namespace(last=messages | length - 1) %}{% for message in messages[::-1] %}{% set at = messages | length - 1 - loop.index0 %}{% if message.role == 'user' and ns.last == messages | length - 1 %}{% set ns.last = at %}{% endif %}{% endfor %}{% for message in messages %}{% if message.role == 'tool' %}{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{% endif %}{{- '\n<tool_response>\n' + message.content + '\n</tool_response>' }}{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\n' }}{% endif %}{% elif not (loop.first and message.role == 'system' and tools) %}{{- '<|im_start|>' + message.role + '\n' + (message.content or '') }}{% if message.tool_calls %}{% for call in message.tool_calls %}{% if call.function %}{% set call = call.function %}{% endif %}{{- '\n<tool_call>\n{\"name\": \"' + call.name + '\", \"arguments\": ' }}{% if call.arguments is string %}{{- call.arguments }}{% else %}{{- call.arguments | tojson }}{% endif %}{{- '}\n</tool_call>' }}{% endfor %}{% endif %}{{- '<|im_end|>\n' }}{% endif %}{% endfor %}{{ ns.last }}{% if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{% if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}",
     "calls_as_elements": "{% macro more(fields, known) %}{% if fields is mapping %}{% for key in fields if key not in known %}{% set value = fields[key] | tojson if fields[key] is mapping or (fields[key] is sequence and fields[key] is not string) else fields[key] | string %}{{- '\n<' ~ key ~ '>' ~ value ~ '</' ~ key ~ '>' }}{% endfor %}{% endif %}{% endmacro %}{% for tool in tools or [] %}{% set tool = tool.function %}{{- '<function>\n<name>' ~ tool.name ~ '</name>\n<description>' ~ (tool.description | trim) ~ '</description>' }}{% for name, fields in tool.parameters.properties | items %}{{- '\n<parameter>\n<name>' ~ name ~ '</name>' }}{{- more(fields, ['name', 'description']) }}{{- '\n</parameter>' }}{% endfor %}{{- more(tool.parameters, ['type', 'properties']) }}{{- '\n</function>\n' }}{% endfor %}{% for message in messages %}{{- '[' ~ message.role ~ ']' }}{% if message.role == 'assistant' and message.tool_calls is defined and message.tool_calls is iterable and message.tool_calls | length > 0 %}{% if message.content is string and message.content | trim | length > 0 %}{{- '\n' + message.content | trim + '\n' }}{% endif %}{% for call in message.tool_calls %}{{- '\n<tool_call>\n<function=' + call.function.name + '>\n' }}{% for name, value in call.function.arguments | items %}{{- '<parameter=' + name + '>\n' }}{% set value = value | tojson | safe if value is mapping or (value is sequence and value is not string) else value | string %}{{- value }}{{- '\n</parameter>\n' }}{% endfor %}{{- '</function>\n</tool_call>' }}{% endfor %}{% elif message.role == 'tool' %}{% if loop.previtem and loop.previtem.role != 'tool' %}{{- '{' }}{% endif %}{{- message.content }}{% if not loop.last and loop.nextitem.role != 'tool' %}{{- '}' }}{% elif loop.last %}{{- '}.' }}{% endif %}{% else %}{{- message.content }}{% endif %}{{- '\n' }}{% endfor %}",
@@ -167,8 +167,8 @@ def rendered(chat, tools, template, prompt, tokens):
 
 
 def with_text_arguments(message):
-    """Returns the message as the OpenAI API has it: arguments of calls are JSON text, and beside calls there is null
-    for no content."""
+    """Returns the message as the OpenAI API has it: the arguments of calls are JSON text, and the content of a message
+    with calls is null if it is empty."""
     if "tool_calls" not in message:
         return message
     as_text = [
@@ -205,7 +205,7 @@ def main():
                     case["error"] = str(error)
                 calls = [c["function"]["name"] for m in chat for c in m.get("tool_calls", [])]
                 if calls and case.get("text", "").count(calls[0]) < len(calls):
-                    # The template reads arguments as text, and loses the calls or fails with objects.
+                    # The template expects arguments as text; with objects it omits the calls or fails.
                     try:
                         as_text = [with_text_arguments(m) for m in chat]
                         case["with_text_arguments"] = rendered(as_text, tools, template, prompt, tokens)
@@ -217,7 +217,7 @@ def main():
         "conversations": {k: [{"role": r, "content": c} for r, c in v] for k, v in CONVERSATIONS.items()},
         "written": {name: template for name, template, _, written in templates if written},
         "cases": cases,
-        # JSON as text, because the order of keys matters.
+        # The messages are stored as JSON text, because the order of keys matters.
         "tool_conversations": {
             k: {
                 "messages": [

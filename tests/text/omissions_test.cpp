@@ -1,5 +1,5 @@
-// Everything that a conversation says is in its rendering, or the conversation is refused by the name of what is not:
-// over the published templates at hand. The only table of what templates leave out is below.
+// For the available published templates: a rendering contains everything that the conversation says, or omitted() names
+// what is missing. The table below lists what each template leaves out.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -21,7 +21,7 @@ constexpr char kTools[] =
 constexpr char kCall[] =
     R"([{"id":"abcde1234","type":"function","function":{"name":"get_weather","arguments":{"city":"Rome"}}}])";
 
-// A conversation, and what a reader of the prompt must find of it.
+// A conversation, and the texts that its rendering must contain.
 struct Conversation {
   std::vector<ChatMessage> messages;
   std::string tools;
@@ -49,7 +49,8 @@ std::vector<std::pair<std::string, Conversation>> conversations() {
   };
 }
 
-// Returns "" if all is in the rendering, the name of what is left out, or "refused" if the template raises an error.
+// Returns "" if the rendering contains everything, the name of the omitted part, or "refused" if the template raises an
+// error.
 std::string verdict(const ChatTemplate& chat, const Conversation& c) {
   std::string rendered;
   try {
@@ -99,20 +100,20 @@ TEST(Omissions, OfEveryTemplateAreInThisTable) {
       {"family qwen3", no_calls},
       {"family smollm", no_calls},
       {"family smollm3", no_calls},
-      {"published added-tokens",  // its template has nothing but the user's and the assistant's messages
+      {"published added-tokens",  // its template renders only user and assistant messages
        {{"call", name_of_call},
         {"thought", thought},
         {"system", "messages[0].content"},
         {"developer", "messages[0].content"}}},
       {"published gemma-3-chat", refuses_calls},
-      {"published gpt-oss", refuses_calls},  // this edition looks for the name outside of `function`
+      {"published gpt-oss", refuses_calls},  // this edition expects the name outside `function`
       {"published nvidia-mistral", no_calls},
       {"published phi-3-mini", no_calls},
       {"published phi-4-mini", no_calls},
       {"published phi-4-mini-reasoning", no_calls},
       {"published qwen2", no_calls},
-      {"published qwen2.5", {{"thought", thought}}},  // it renders calls, but no thoughts
-                                                      // Qwen3's leaves out nothing.
+      {"published qwen2.5", {{"thought", thought}}},  // renders calls, but no thoughts
+                                                      // Qwen3's template leaves out nothing, so it is not listed.
   };
   size_t checked = 0;
   for (const auto& [name, directory] : templates()) {
@@ -130,8 +131,8 @@ TEST(Omissions, OfEveryTemplateAreInThisTable) {
   EXPECT_GE(checked, 15u);
 }
 
-// The nightly has some 70 more (published_templates_test.py). What they leave out is not listed, but always named:
-// verdict() looks for everything that is not.
+// The nightly run has about 70 more templates (published_templates_test.py). What they leave out is not listed here,
+// but verdict() checks that every omission is named.
 TEST(Omissions, OfPublishedTemplatesAreNamed) {
   const char* const folder = std::getenv("SPECDEC_CHAT_TEMPLATES");
   if (!folder) GTEST_SKIP() << "SPECDEC_CHAT_TEMPLATES names no folder of templates";
@@ -209,7 +210,7 @@ TEST(Omissions, NameWhatIsLeftOut) {
   EXPECT_EQ(omitted(all, {{"user", "a"}, thought, {"user", "b"}}), "nothing") << "an earlier thought may go";
 }
 
-// The rendering is read once, however many marks it holds: a failure shows as a hang.
+// The rendering is scanned once, however many marks it contains; quadratic time would show as a hang.
 TEST(Omissions, AreFoundAmongManyArguments) {
   Json arguments = Json::object(), calls = Json::array();
   for (int i = 0; i < 1000; ++i) arguments["a" + std::to_string(i)] = 0;

@@ -1,7 +1,8 @@
 """Compares the chat templates that model families publish with transformers' own rendering.
 
-published_templates_test.py BUILD: SPECDEC_CHAT_TEMPLATES is a folder of them (*.jinja), and SPECDEC_ENGINE_PACKAGES has
-transformers below deps/; `make nightly PARTS=tools` makes both. Skipped (exit code 77) where one is missing."""
+published_templates_test.py BUILD: SPECDEC_CHAT_TEMPLATES is a folder of templates (*.jinja), and
+SPECDEC_ENGINE_PACKAGES has transformers below deps/; `make nightly PARTS=tools` makes both folders. Skipped (exit code
+77) if one is missing."""
 
 import os
 import subprocess

@@ -27,8 +27,8 @@ using testing::Scratch;
 const Json kByteLevelDecoder = {
     {"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
 
-// Qwen2.5 shares vocabulary and merges with Qwen2, whose tokenizer.json is assembled here as transformers' converter
-// does.
+// Writes Qwen2.5's tokenizer. It shares vocabulary and merges with Qwen2, whose tokenizer.json is assembled here as
+// transformers' converter does.
 void write_qwen(const Scratch& d, const std::string& merges_file = "merges_lf.txt") {
   const fs::path from = shared_data() / "tokenizers/qwen2";
   Json merges = Json::array();
@@ -82,7 +82,7 @@ struct Case {
   std::vector<int32_t> ids;
 };
 
-// Returns both conformance sets of one model: 30 + 83 texts with ids made by transformers 4.57.1.
+// Returns both conformance sets of a model: 30 and 83 texts with ids made by transformers 4.57.1.
 std::vector<Case> conformance(const std::string& small, const std::string& large) {
   const fs::path root = shared_data() / "tokenizer-conformance";
   std::map<std::string, std::string> texts;
@@ -135,7 +135,7 @@ TEST(TokenizerParity, Qwen) {
   expect_conformance(tokenizer, conformance("Qwen__Qwen2.5-0.5B.json", "qwen2_5_multilingual.json"));
 }
 
-// Encodes a long text. Its expected ids, too, were made by transformers.
+// Encodes a long text. The expected ids were made by transformers.
 TEST(TokenizerParity, Gpt2LongText) {
   SKIP_WITHOUT(gpt2());
   const Json golden = read_json(shared_data() / "tokenizer-conformance/gpt2_encoded_tokens.json");
@@ -143,7 +143,7 @@ TEST(TokenizerParity, Gpt2LongText) {
   EXPECT_EQ(tokenizer.encode(golden["text"].get<std::string>(), true), golden["token_ids"].get<std::vector<int32_t>>());
 }
 
-// Expected values from shared/data/README.md: 512 tokens, and the first story of the model's own documentation.
+// The expected values are from shared/data/README.md: 512 tokens, and the first story of the model's documentation.
 TEST(Tokenizer, Stories260K) {
   const fs::path model = shared_data() / "models/stories260K";
   SKIP_WITHOUT(model);
@@ -166,7 +166,7 @@ TEST(Tokenizer, Stories260K) {
   EXPECT_EQ(tokenizer.decode({1, 600, 100000}, true), "");
 }
 
-// add_bos_token and add_eos_token of the configuration have no effect, as in transformers 5.23.
+// add_bos_token and add_eos_token in tokenizer_config.json have no effect, as in transformers 5.23.
 TEST(Tokenizer, ThePostProcessorDecidesAboutBosAndEos) {
   SKIP_WITHOUT(shared_data());
   Scratch d;
@@ -212,7 +212,7 @@ TEST(Tokenizer, InvalidInputIsAnError) {
   EXPECT_EQ(tokenizer.encode(std::string_view("a\0b", 3), true).size(), 3u);
 }
 
-// Every malformed file gives Error(kModel) with one line that starts with the file's name.
+// Every malformed file causes Error(kModel), whose message is one line that starts with the file's name.
 TEST(Tokenizer, WrongFilesAreRefused) {
   Scratch d;
   std::vector<std::pair<std::string, std::string>> bad = {
@@ -288,17 +288,17 @@ TEST(Tokenizer, WrongFilesAreRefused) {
   error_of([&] { Tokenizer{d.root()}; }, ErrorKind::kModel);
 }
 
-// A charsmap of 512 units that makes "a" a "b". Units that no look-up reaches may hold anything.
+// A charsmap of 512 units that replaces "a" by "b". Units that no look-up reaches may have any value.
 TEST(Tokenizer, ACharsmapIsCheckedAndUsed) {
   const auto encoded = [](uint32_t leaf, const std::string& replacements) {
     std::vector<uint32_t> units(512, 0xFFFF'FE00);
-    units[0] = 256 << 10;  // from the root to the units from 256
+    units[0] = 256 << 10;  // the root's children begin at unit 256
     for (uint32_t byte = 1; byte < 256; ++byte) units[256 ^ byte] = 0x8000'0000;
-    units[256 ^ 'a'] = 'a' | 1 << 8 | ((256 ^ 'a' ^ 1) << 10);  // has a value, which is in unit 1
+    units[256 ^ 'a'] = 'a' | 1 << 8 | ((256 ^ 'a' ^ 1) << 10);  // its value is in unit 1
     for (uint32_t byte = 1; byte < 256; ++byte) units[1 ^ byte] = (1 ^ byte) == 0 ? units[0] : 0x8000'0000;
     units[1] = 0x8000'0000 | leaf;
     std::string charsmap(4, '\0');
-    charsmap[1] = 8;  // 2048 bytes
+    charsmap[1] = 8;  // the trie has 2048 bytes
     charsmap.append(reinterpret_cast<const char*>(units.data()), 4 * units.size());
     const Json normalizer = {{"type", "Precompiled"}, {"precompiled_charsmap", base64(charsmap + replacements)}};
     const Json model = {{"type", "WordLevel"}, {"vocab", {{"?", 0}, {"b", 7}}}, {"unk_token", "?"}};
@@ -335,7 +335,7 @@ TEST(Tokenizer, TruncatedFilesNeverCrash) {
     put(d / "tokenizer.json", whole.substr(0, size));
     EXPECT_THROW(Tokenizer{d.root()}, Error) << size;
   }
-  for (uint64_t i = 0; i < 150; ++i) {  // one changed byte gives an error or a working tokenizer
+  for (uint64_t i = 0; i < 150; ++i) {  // a changed byte causes an error or gives a working tokenizer
     std::string changed = whole;
     changed[static_cast<size_t>(philox_uniform(1, 2, i) * static_cast<double>(whole.size()))] ^=
         static_cast<char>(1u << (i % 7));

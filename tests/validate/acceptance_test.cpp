@@ -30,7 +30,7 @@ model::DecoderConfig config(int64_t vocab, int64_t max_position) {
   c.layers.resize(1);
   return c;
 }
-// Makes a random decoder. Normal(0, 0.02) weights would give nearly flat distributions, so they are scaled up.
+// Makes a random decoder. Its weights are scaled up, because Normal(0, 0.02) weights give nearly flat distributions.
 model::Decoder decoder(uint64_t seed, int64_t vocab = 50, int64_t max_position = 128) {
   model::Decoder d = model::random_decoder(config(vocab, max_position), seed, at::kCPU, at::kFloat);
   d.weights.visit(d.config, [](const std::string& name, at::Tensor& t) {
@@ -52,8 +52,8 @@ TokenRow random_row(uint64_t seed, int64_t length, int64_t vocab = 50) {
   return r;
 }
 
-// Computes the distribution as served from its definition, in plain loops and doubles: softmax(logits / T), top-k,
-// top-p, min-p, each renormalised.
+// Computes the distribution from which serving samples, by its definition in plain loops and doubles: softmax(logits /
+// T), then top-k, top-p and min-p, with renormalisation after each.
 std::vector<double> served(const float* logits, int64_t vocab, const SamplingOptions& o) {
   std::vector<double> p(static_cast<size_t>(vocab));
   double total = 0;
@@ -143,7 +143,7 @@ TEST(Acceptance, EqualsBruteForceUnderEverySampling) {
     ASSERT_EQ(scores.size(), rows.size());
     for (size_t i = 0; i < rows.size(); ++i) expect_same(scores[i], brute_force(target, draft, rows[i], o));
   }
-  // The figures are not degenerate: draft and target differ, and a model agrees with itself.
+  // Checks that the case is not trivial: the draft differs from the target, and a model agrees with itself.
   EXPECT_LT(score_rows(target, draft, rows, {})[1].alpha, 0.95);
   EXPECT_GT(score_rows(target, draft, rows, {})[1].alpha, 0.05);
   EXPECT_NEAR(score_rows(target, target, rows, {})[1].alpha, 1, 1e-6);
@@ -154,7 +154,7 @@ TEST(Acceptance, OnlyMaskedTokensAfterTheFirstCount) {
   TokenRow row = random_row(3, 12);
   std::fill(row.loss_mask.begin(), row.loss_mask.end(), 0);
   EXPECT_EQ(score_rows(target, draft, {{row}}, {})[0].tokens, 0);
-  row.loss_mask[0] = 1;  // nothing predicts the first token
+  row.loss_mask[0] = 1;  // the first token cannot be predicted
   EXPECT_EQ(score_rows(target, draft, {{row}}, {})[0].tokens, 0);
   row.loss_mask[7] = 1;
   const RowScore s = score_rows(target, draft, {{row}}, {})[0];
@@ -174,7 +174,7 @@ TEST(Acceptance, RowsAreCutAtTheShorterContext) {
   expect_same(s, brute_force(target, draft, row, {}));
 }
 
-// The row has more tokens than one pass takes, so the caches carry over.
+// The row has more tokens than one pass may take, so the KV caches are kept between passes.
 TEST(Acceptance, LongRowsGoInSeveralPasses) {
   const auto target = decoder(1, 50, 6000), draft = decoder(2, 50, 6000);
   TokenRow row = random_row(6, 4500);
@@ -183,8 +183,8 @@ TEST(Acceptance, LongRowsGoInSeveralPasses) {
   for (size_t i = 0; i < rows.size(); ++i) expect_same(scores[i], brute_force(target, draft, rows[i], {}), 1e-4);
 }
 
-// A head is scored at the first drafted position: it reads the target's states of the text before, whether the row
-// takes one pass or several. The draft beside it is scored at the same positions.
+// An EAGLE-3 head is scored as at the first drafted position, with the target's hidden states of all earlier text,
+// whether the row takes one pass or several. The other draft is scored at the same positions.
 TEST(Acceptance, HeadsReadTheTargetsStates) {
   model::DecoderConfig deep = config(50, 6000);
   deep.num_layers = 8;
@@ -300,14 +300,14 @@ TEST(Acceptance, MeansIntervalsAndSegments) {
   EXPECT_NEAR(r.entropy, 2, 1e-12);
   EXPECT_EQ(r.tokens, 120);
   EXPECT_EQ(r.request_ids, (std::vector<std::string>{"r0", "r1", "r2", "r3", "r4"}));
-  ASSERT_EQ(r.segments.size(), 2u);  // a domain without measured tokens is no segment
+  ASSERT_EQ(r.segments.size(), 2u);  // a domain without measured tokens gets no segment
   EXPECT_EQ(r.segments[0].name, "code");
   EXPECT_NEAR(r.segments[0].alpha.value, 0.45, 1e-12);
   EXPECT_EQ(r.segments[1].alpha.n, 3);
   EXPECT_NEAR(r.segments[1].alpha.value, 0.7, 1e-12);
 }
 
-// Many requests of one conversation say little more than one, so the interval counts conversations.
+// Many requests of one conversation say little more than a single request, so the interval is over conversations.
 TEST(Acceptance, IntervalCountsConversations) {
   std::vector<TokenRow> rows(200);
   std::vector<RowScore> scores(200);
@@ -316,7 +316,7 @@ TEST(Acceptance, IntervalCountsConversations) {
     scores[i] = {i % 2 ? 0.4 : 0.8, 0, 0, 5};
   }
   const ValidationReport apart = summarised(rows, scores);
-  // There are 20 conversations, and the requests of each are alike.
+  // The 200 requests form 20 conversations, and the requests of each are similar.
   for (size_t i = 0; i < 200; ++i) rows[i].conversation = std::to_string(i / 2 * 2 % 20 + i % 2);
   const ValidationReport together = summarised(rows, scores);
   EXPECT_NEAR(apart.alpha.value, together.alpha.value, 1e-12);

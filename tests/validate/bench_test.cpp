@@ -13,7 +13,7 @@ using decode::toy::Model;
 using decode::toy::random_logits;
 using specdec::testing::ManualClock;
 
-// The draft equals the target, so every step emits K + 1 tokens. A target pass takes a second.
+// The draft equals the target, so every step emits K + 1 tokens. Each pass of the target takes one second.
 TEST(BenchRun, TimesAndLatencies) {
   ManualClock clock;
   Model target(5, random_logits(1)), draft(5, random_logits(1));
@@ -39,8 +39,8 @@ TEST(BenchRun, TimesAndLatencies) {
   EXPECT_EQ(draft.open_sequences(), 0u);
 }
 
-// The machine becomes ten times slower in the middle. One run after the other would compare the fast half with the slow
-// one.
+// The machine becomes ten times slower in the middle. If the two runs were timed one after the other, only the second
+// would be slow.
 TEST(BenchRun, WhatSlowsTheMachineSlowsBothSides) {
   ManualClock clock;
   Model target(5, random_logits(1)), draft(5, random_logits(1));
@@ -54,7 +54,7 @@ TEST(BenchRun, WhatSlowsTheMachineSlowsBothSides) {
   run_side_by_side(slow, fast);
   EXPECT_TRUE(slow.done() && fast.done());
   EXPECT_EQ(slow.share(), 1);
-  EXPECT_EQ(passes, 2 + 48 + 12);  // prompts, plain tokens, tokens / (K + 1)
+  EXPECT_EQ(passes, 2 + 48 + 12);  // prompts + plain tokens + tokens / (K + 1)
   EXPECT_NEAR(slow.figures().seconds / fast.figures().seconds, 4, 0.4);
   EXPECT_EQ(slow.figures().tokens, fast.figures().tokens);
 }
@@ -130,7 +130,7 @@ TEST(BenchResult, Verdicts) {
   r.rows[1].speedup = {1.05, {0.95, 1.15}, 8};
   judge_bench(r);
   EXPECT_EQ(r.verdict, Verdict::kInconclusive);
-  r.rows[1].speedup = {1.5, {1.4, 1.6}, 2};  // two groups are too few for an interval to judge by
+  r.rows[1].speedup = {1.5, {1.4, 1.6}, 2};  // with only two groups the interval must not decide
   judge_bench(r);
   EXPECT_EQ(r.verdict, Verdict::kInconclusive);
   r.rows[1].speedup = {1.5, {1.4, 1.6}, 8};
@@ -157,7 +157,7 @@ TEST(BenchResult, ABusyMachineIsInconclusive) {
       << bench_text(r);
 }
 
-// Fourteen columns are wider than a page, so speed and latency have a table each.
+// A single table of fourteen columns would be wider than a page, so speed and latency have separate tables.
 TEST(BenchResult, TablesFitThePage) {
   const Page page = bench_page(result());
   ASSERT_EQ(page.sections[0].tables.size(), 2u);

@@ -12,8 +12,8 @@ const std::string kStat =
     "cpu10 1 1 1 1 1 1 1 1 0 0\n"
     "intr 12345 0 0\nctxt 99\n";
 
-// Idle time and I/O wait do not count as busy, stolen time is counted separately, and guest time is part of user time
-// already.
+// Idle time and I/O wait are not busy time, stolen time is counted separately, and guest time must not be added,
+// because user time includes it.
 TEST(CpuMeter, ReadsTheCpusOfThisProcess) {
   const auto both = parse_proc_stat(kStat, {0, 1}, 100);
   ASSERT_TRUE(both);
@@ -42,7 +42,7 @@ TEST(CpuMeter, ThrottlingOfBothVersionsOfCgroups) {
   EXPECT_EQ(parse_throttled(""), 0);
 }
 
-// Reads the counters of the real system: the work of this process shows, and no counter runs backwards.
+// Reads the counters of the real system: they must show this process's work and never decrease.
 TEST(CpuMeter, TheSystemsOwn) {
   const SystemCpuMeter meter;
   EXPECT_GE(meter.cpus(), 1);

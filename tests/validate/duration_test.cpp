@@ -5,7 +5,7 @@
 namespace specdec::deploy {
 namespace {
 
-const RolloutCost kCost{.requests = 8, .one_token = 4, .more_tokens = 8};  // 0.5 s for a further token of the batch
+const RolloutCost kCost{.requests = 8, .one_token = 4, .more_tokens = 8};  // the batch takes 0.5 s per token
 
 TEST(Duration, ARollOutReadsPromptsAndAddsTokens) {
   EXPECT_NEAR(kCost.token(), 0.5, 1e-12);

@@ -1,5 +1,6 @@
-// Simulates a thousand gates for every between-request dispersion: requests of 200 tested tokens whose acceptance has a
-// beta distribution around the draft's. Checks the share of wrong and right passes, and how many requests a gate takes.
+// Simulates a thousand gates for each of several dispersions of acceptance between requests. A request has 200 tested
+// tokens, and its acceptance is drawn from a beta distribution around the draft's mean. Checks the rates of wrong and
+// right passes, and how many requests a gate needs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +18,7 @@ double normal(PhiloxStream& random) {
   return std::sqrt(-2 * std::log(random.uniform())) * std::cos(2 * M_PI * random.uniform());
 }
 
-// Draws a gamma variate for shape >= 1 (Marsaglia & Tsang 2000).
+// Draws a gamma variate with shape >= 1 (Marsaglia & Tsang 2000).
 double gamma(PhiloxStream& random, double shape) {
   const double d = shape - 1.0 / 3, c = 1 / std::sqrt(9 * d);
   for (;;) {
@@ -34,9 +35,9 @@ double request(PhiloxStream& random, double mean, double sd) {
 
 struct Outcome {
   int passed = 0, failed = 0;
-  double needed = 0;  // mean number of requests over the gates that were sure
+  double needed = 0;  // mean number of requests over the gates that reached a decision
 };
-// Scores requests until the verdict is sure, at most `budget` of them.
+// Simulates kGates gates. Each scores requests until its verdict is decided, at most `budget` of them.
 Outcome simulate(double mean, double sd, int budget) {
   Outcome out;
   for (int gate = 0; gate < kGates; ++gate) {
@@ -64,7 +65,8 @@ class Dispersion : public ::testing::TestWithParam<double> {
   int budget() const { return GetParam() > 0.12 ? 700 : 400; }
 };
 
-// The bound holds in expectation (Ville): of 1,000 gates at 5 %, at most 50 + 2 sd (14) may pass. Far fewer do.
+// Of 1,000 gates, 50 may pass in expectation (Ville's inequality), so 50 plus two standard deviations of 7 might pass.
+// Far fewer do.
 TEST_P(Dispersion, ADraftBelowTheFloorPassesInAtMostFivePercent) {
   EXPECT_LE(simulate(kFloor - 1e-4, GetParam(), budget()).passed, 50);
 }

@@ -10,7 +10,7 @@
 namespace specdec::deploy {
 namespace {
 
-// Makes a report in which every part is measured and good.
+// Makes a report in which every part was measured with a good result.
 ValidationReport good() {
   ValidationReport r;
   r.alpha = {0.75, {0.72, 0.78}, 100};
@@ -54,9 +54,9 @@ TEST(Gate, EachBranch) {
   r = good();
   r.alpha = {0.5, {0.45, 0.599}, 100};
   EXPECT_EQ(verdict(r), Verdict::kFail);
-  r.alpha.ci.high = 0.6;  // the upper end of the interval equals the floor
+  r.alpha.ci.high = 0.6;  // the interval's upper end equals the floor
   EXPECT_EQ(verdict(r), Verdict::kInconclusive);
-  r.alpha = {0.62, {0.6, 0.64}, 100};  // to pass, the lower end must be above the floor, not equal to it
+  r.alpha = {0.62, {0.6, 0.64}, 100};  // the lower end equals the floor, but must be above it to pass
   EXPECT_EQ(verdict(r), Verdict::kInconclusive);
   r.alpha.ci.low = 0.601;
   EXPECT_EQ(verdict(r), Verdict::kPass);
@@ -72,7 +72,7 @@ TEST(Gate, EachBranch) {
   EXPECT_EQ(verdict(r), Verdict::kPass);
 }
 
-// Everything is wrong at first; then one fault after another is removed.
+// All parts fail at first; then one failure after another is removed, in the order in which they are judged.
 TEST(Gate, OrderOfJudgement) {
   auto r = good();
   r.differences = 2;
@@ -106,7 +106,7 @@ TEST(Gate, FewerPartsStillDecideWhatIsDecided) {
   EXPECT_EQ(verdict({}), Verdict::kInconclusive);
 }
 
-// Times measured on a busy machine decide nothing, whether they show a gain or a loss, and the reason says so.
+// Times measured on a busy machine decide nothing, whether they show a gain or a loss, and the reason must say so.
 TEST(Gate, ABusyMachineIsInconclusive) {
   for (const Estimate speedup : {Estimate{0.8, {0.7, 0.9}, 8}, Estimate{1.5, {1.4, 1.6}, 8}}) {
     auto r = good();
@@ -182,7 +182,7 @@ TEST(Gate, LowFloorsNeedForce) {
 TEST(Gate, SegmentsWithAFloorDecide) {
   auto r = good();
   r.segments = {{"chat", {0.8, {0.75, 0.85}, 50}, {}, 0, 0.7}, {"code", {0.4, {0.35, 0.45}, 50}, {}, 0, {}}};
-  EXPECT_EQ(verdict(r), Verdict::kPass);  // code has no floor
+  EXPECT_EQ(verdict(r), Verdict::kPass);  // the segment "code" has no floor
   r.segments[1].floor = 0.5;
   EXPECT_EQ(verdict(r), Verdict::kFail);
   EXPECT_NE(judge(r).reason.find("acceptance of code 0.400 [0.350, 0.450] is below its floor 0.50"), std::string::npos);
@@ -196,7 +196,7 @@ TEST(Gate, SegmentsWithAFloorDecide) {
 TEST(Gate, TheServingDraftDecidesWhereAGainIsAsked) {
   auto r = good();
   r.baseline = ValidationReport::Baseline{{-0.10, {-0.12, -0.08}, 90}, "old", std::string(64, 'a'), std::nullopt, {}};
-  EXPECT_EQ(verdict(r), Verdict::kPass);  // the figure is reported, but decides nothing
+  EXPECT_EQ(verdict(r), Verdict::kPass);  // the figure is reported only
   r.baseline->min_gain = -0.02;
   EXPECT_EQ(verdict(r), Verdict::kFail);
   EXPECT_NE(judge(r).reason.find("serving draft -0.100 [-0.120, -0.080] is below -0.020"), std::string::npos);
@@ -205,11 +205,11 @@ TEST(Gate, TheServingDraftDecidesWhereAGainIsAsked) {
   r.baseline->difference.ci.low = -0.01;
   EXPECT_EQ(verdict(r), Verdict::kPass);
   r.baseline->segments = {{"code", {-0.1, {-0.3, -0.03}, 20}, false}};
-  EXPECT_EQ(verdict(r), Verdict::kPass);  // the segment is too small
+  EXPECT_EQ(verdict(r), Verdict::kPass);  // the segment has too few requests
   r.baseline->segments[0].judged = true;
   EXPECT_EQ(verdict(r), Verdict::kFail);
   r.baseline->segments[0].difference.ci.high = -0.02;
-  EXPECT_EQ(verdict(r), Verdict::kPass);  // the interval must show a loss
+  EXPECT_EQ(verdict(r), Verdict::kPass);  // the whole interval must be below the limit to fail
 }
 
 TEST(AcceptanceGate, IsSureAsSoonAsEveryFloorIsDecided) {
@@ -222,7 +222,7 @@ TEST(AcceptanceGate, IsSureAsSoonAsEveryFloorIsDecided) {
     gate.observe(chat);
     ++n;
   }
-  EXPECT_EQ(n, 200);  // above the floor, but there are no requests of `code` yet
+  EXPECT_EQ(n, 200);  // above the floor, but segment `code` has no requests yet
   while (!gate.sure() && n < 400) {
     const std::vector<ScoredRequest> code = {{"code", 0.8}};
     gate.observe(code);
@@ -246,7 +246,7 @@ TEST(AcceptanceGate, IsSureAsSoonAsEveryFloorIsDecided) {
   for (size_t i = 1; i < r.sequence.size(); ++i)
     EXPECT_LE(r.sequence[i].high - r.sequence[i].low, r.sequence[i - 1].high - r.sequence[i - 1].low + 1e-12);
 
-  AcceptanceGate failing(rules);  // one floor that is surely missed decides
+  AcceptanceGate failing(rules);  // a single floor that is surely missed decides
   const std::vector<ScoredRequest> bad = {{"code", 0.3}, {"chat", 0.95}, {"chat", 0.95}};
   for (n = 0; !failing.sure() && n < 100; ++n) failing.observe(bad);
   EXPECT_LT(n, 40);
@@ -288,9 +288,9 @@ TEST(Baseline, PairsBySharedRequests) {
   ValidationReport before, now;
   for (int i = 0; i < 400; ++i) {
     before.request_ids.push_back("r" + std::to_string(i));
-    before.request_alphas.push_back(0.3 + 0.001 * i);  // requests differ much more than the drafts do
+    before.request_alphas.push_back(0.3 + 0.001 * i);  // alpha differs a lot between requests
   }
-  for (int i = 399; i >= 10; --i) {  // in another order, ten requests fewer, and one new
+  for (int i = 399; i >= 10; --i) {  // the same requests in another order, without ten of them, and one added
     now.request_ids.push_back("r" + std::to_string(i));
     now.request_alphas.push_back(0.3 + 0.001 * i + 0.05 + (i % 2 ? 0.004 : -0.004));
   }
@@ -305,7 +305,7 @@ TEST(Baseline, PairsBySharedRequests) {
   EXPECT_GT(d.ci.high, d.value);
 }
 
-// Ten requests of one conversation say little more than one.
+// Ten requests of one conversation say little more than a single request.
 TEST(Baseline, CountsConversations) {
   ValidationReport before, now;
   std::map<std::string, std::string> conversations;

@@ -1,11 +1,11 @@
-// CPU meters for tests, so that no test depends on how busy the real machine is.
+// A CPU meter for tests, so that no test depends on how busy the real machine is.
 #pragma once
 
 #include "deploy/validate/cpu_meter.h"
 
 namespace specdec::testing {
 
-// Reports two CPUs that no other process uses.
+// Reports two CPUs, both unused by other processes.
 class IdleMeter final : public deploy::CpuMeter {
  public:
   int cpus() const override { return 2; }

@@ -24,15 +24,15 @@ TEST(NearTie, RuleOfTheContract) {
   EXPECT_EQ(unit_roundoff("fp16"), std::ldexp(1.0, -11));
   EXPECT_EQ(unit_roundoff("int8"), u);
   EXPECT_THROW(unit_roundoff("int4"), std::exception);
-  const float one_ulp = std::nextafter(8.f, 9.f) - 8.f;  // the spacing of floats at 8: 16 u
+  const float one_ulp = std::nextafter(8.f, 9.f) - 8.f;  // the spacing of floats at 8, which is 16 u
   EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 8.f, -1.f}, u));
   EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 8.f + one_ulp, -1.f}, u));  // 2^-20 < 4 · 2^-24 · 8
   EXPECT_FALSE(is_near_tie(std::vector<float>{8.f, 8.f + 3 * one_ulp, -1.f}, u));
-  EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 8.f + 3 * one_ulp, -32.f}, u));  // the largest |logit| sets the scale
+  EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 8.f + 3 * one_ulp, -32.f}, u));  // -32 sets the tolerance
   EXPECT_FALSE(is_near_tie(std::vector<float>{8.f, 7.9f, -1.f}, u));
   EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 7.9f, -1.f}, unit_roundoff("bf16")));  // 0.1 < 4 · 2^-8 · 8 = 0.125
   EXPECT_FALSE(is_near_tie(std::vector<float>{8.f, 7.8f, -1.f}, unit_roundoff("bf16")));
-  EXPECT_TRUE(is_near_tie(std::vector<float>{-INFINITY, 1.f, 1.f}, u));  // masked tokens do not set the scale
+  EXPECT_TRUE(is_near_tie(std::vector<float>{-INFINITY, 1.f, 1.f}, u));  // masked tokens do not affect the tolerance
 }
 
 TokenRow prompt(const std::string& id, std::vector<int32_t> tokens) {
@@ -56,10 +56,10 @@ TEST(Greedy, SpeculationIsPlainDecoding) {
   EXPECT_EQ(c.differences, 0);
 }
 
-// Compares answers written by hand: where they first differ, the target's logits decide.
+// Compares answers given here: at the first difference, the target's logits decide.
 TEST(Greedy, DifferencesAndNearTies) {
   Model target(4, [](std::span<const int32_t> x, std::span<float> l) {
-    // After two tokens, 1 and 2 nearly tie; later 2 is clearly ahead.
+    // After two tokens, the logits of tokens 1 and 2 nearly tie; later token 2 is clearly ahead.
     const float tie = 4.f + (x.size() == 2 ? 4e-7f : 0.5f);
     l[0] = -4.f;
     l[1] = 4.f;
@@ -72,10 +72,10 @@ TEST(Greedy, DifferencesAndNearTies) {
     return compare_answers(target, rows, a, b, unit_roundoff("fp32"));
   };
   EXPECT_EQ(judge({3, 2}, {3, 2}).identical, 1);
-  EXPECT_EQ(judge({3, 1, 0}, {3, 2, 2}).near_ties, 1);    // differ after {0, 3}, where 1 and 2 nearly tie
-  EXPECT_EQ(judge({3, 1, 0}, {3, 3, 2}).differences, 1);  // 1 and 2 tie, but 3 is not part of the tie
-  EXPECT_EQ(judge({3, 1, 2}, {3, 1, 1}).differences, 1);  // differ later, where nothing ties
-  EXPECT_EQ(judge({3, 1}, {3}).differences, 1);           // one is shorter, so no token is to blame
+  EXPECT_EQ(judge({3, 1, 0}, {3, 2, 2}).near_ties, 1);    // they differ where tokens 1 and 2 nearly tie
+  EXPECT_EQ(judge({3, 1, 0}, {3, 3, 2}).differences, 1);  // 1 and 2 nearly tie there, but 3 does not
+  EXPECT_EQ(judge({3, 1, 2}, {3, 1, 1}).differences, 1);  // they differ where no tokens tie
+  EXPECT_EQ(judge({3, 1}, {3}).differences, 1);           // only the length differs, so no logits can explain it
   EXPECT_EQ(judge({}, {}).prompts, 0);
   EXPECT_EQ(target.open_sequences(), 0u);
 }
@@ -84,8 +84,8 @@ TEST(Pearson, MergesThinCells) {
   const std::vector<int64_t> counts = {48, 40, 6, 3, 3};
   const std::vector<double> p = {0.5, 0.4, 0.06, 0.02, 0.02};
   const ChiSquare c = pearson(counts, p);
-  // Two cells expect 0.02 · 100 < 5. Together they expect 4, which is still too few, so they join the smallest other
-  // cell (6 + 4 expected, 12 seen).
+  // Two cells expect 0.02 · 100 < 5 counts. Merged they expect 4, still too few, so they join the smallest other cell
+  // (6 + 4 expected, 12 seen).
   EXPECT_DOUBLE_EQ(c.df, 2);
   EXPECT_NEAR(c.statistic, 4.0 / 50 + 0.0 / 40 + 4.0 / 10, 1e-12);
   EXPECT_EQ(pearson(std::vector<int64_t>{3}, std::vector<double>{1.0}).df, 0);
@@ -94,7 +94,8 @@ TEST(Pearson, MergesThinCells) {
 
 TEST(ProbabilityTransform, OrderedByRatio) {
   const std::vector<float> p = {0.5f, 0.25f, 0.25f, 0.f}, q = {0.25f, 0.5f, 0.125f, 0.125f};
-  // The ratios are 0.5, 2, 0.5 and ∞ (never drawn by the target): token 1 comes first, then 0 and 2 together.
+  // The ratios q / p of the tokens are 0.5, 2, 0.5 and ∞ (p = 0). In descending order, token 1 comes first, then 0 and
+  // 2 together.
   EXPECT_NEAR(probability_transform(p, q, 1, 0.5), 0.125, 1e-7);
   EXPECT_NEAR(probability_transform(p, q, 0, 0.0), 0.25, 1e-7);
   EXPECT_NEAR(probability_transform(p, q, 0, 1.0), 1.0, 1e-7);
@@ -136,8 +137,8 @@ TEST(Sampled, TheRightRulesPass) {
   EXPECT_LT(test.sequence_p, 1);
 }
 
-// Under a correct engine the p-value is (conservatively) uniform, so over 200 seeds the smallest is not far below
-// 1/200.
+// With a correct engine, a p-value is at most x with a probability of at most x. So the smallest of 200 p-values should
+// not be far below 1/200.
 TEST(Sampled, Calibration) {
   int below_tenth = 0;
   double smallest = 1;
@@ -146,11 +147,11 @@ TEST(Sampled, Calibration) {
     below_tenth += p < 0.1;
     smallest = std::min(smallest, p);
   }
-  EXPECT_LE(below_tenth, 38);  // at most 20 expected, sd 4.2
+  EXPECT_LE(below_tenth, 38);  // at most 20 are expected, with standard deviation 4.2
   EXPECT_GT(smallest, 1e-4);
 }
 
-// These rules are known to be wrong.
+// Verification rules that are known to be wrong; the sampled test must reject each of them.
 decode::VerifyResult keep_everything(VerifyRule, const decode::VerifyInput& in, decode::Randomness& r,
                                      std::vector<float>&) {
   return {static_cast<int64_t>(in.drafted.size()), r.draw(decode::Purpose::kTarget, in.p.back())};
@@ -178,7 +179,7 @@ decode::VerifyResult accept_too_much(VerifyRule, const decode::VerifyInput& in, 
 decode::VerifyResult bonus_from_draft(VerifyRule rule, const decode::VerifyInput& in, decode::Randomness& r,
                                       std::vector<float>& scratch) {
   decode::VerifyInput shifted = in;
-  // Draws the bonus token from a distribution that is not the target's.
+  // Draws the bonus token from the draft's distribution instead of the target's.
   if (!in.q.empty()) shifted.p.back() = in.q.back();
   return decode::verify(rule, shifted, r, scratch);
 }
@@ -206,7 +207,7 @@ TEST(Sampled, StopsByTheClockButTestsEveryContext) {
   EXPECT_EQ(sampled_test({target, draft}, {}, o, clock).p_value, 1);
 }
 
-// Counts the steps that it was offered, and takes none.
+// Counts the steps that it was offered, and accepts none of them.
 class OfferedRounds final : public decode::RoundRunner {
  public:
   bool takes(std::span<const decode::RoundSlot> slots) override {
@@ -227,7 +228,7 @@ struct OnDevice final : decode::ForwardingModel {
   decode::RoundRunner& runner_;
 };
 
-// What the gate tests and times is what a server runs: steps are rounds of the target's device where it has them.
+// The gate must test and time the same steps that a server runs: rounds on the device if the target offers them.
 TEST(Gate, TestsAndTimesRounds) {
   const specdec::testing::ManualClock clock(0, 1e-6);
   Model target(9, random_logits(1), 400), draft(9, random_logits(2), 400);

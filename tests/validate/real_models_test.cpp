@@ -1,4 +1,4 @@
-// Tests of the gate's figures of two real models.
+// Tests the gate's figures of two real models.
 #include <gtest/gtest.h>
 
 #include "data/ingest.h"
@@ -12,7 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Checks two real models against figures computed independently with transformers 5.23 (shared/data/README.md).
+// Compares the figures of two real models with figures computed independently with transformers 5.23
+// (shared/data/README.md).
 TEST(RealModels, AcceptanceOfLlama2xsForStories260K) {
   const fs::path shared = test::shared_data();
   const fs::path target = shared / "models/stories260K", draft = shared / "models/llama2xs-279K",
@@ -45,7 +46,7 @@ TEST(RealModels, AcceptanceOfLlama2xsForStories260K) {
   o.device.device = "cpu";
   const ValidationReport early = run_validate(o, clock, idle).report;
   EXPECT_GT(early.requests_needed, 20);
-  EXPECT_LT(early.alpha.n, 200);  // surely above the floor, so nothing else was read
+  EXPECT_LT(early.alpha.n, 200);  // surely above the floor, so scoring stopped early
   EXPECT_GE(early.alpha.n, early.requests_needed);
   EXPECT_EQ(early.requests_available, 200);
   o.early_stop = false;

@@ -16,7 +16,7 @@ using decode::RolloutOptions;
 using decode::toy::Model;
 using decode::toy::random_logits;
 
-// Makes logits that depend on the last token only, so that the figures can be computed by hand.
+// Makes logits that depend only on the last token, so that the expected figures can be computed by hand.
 Model::Logits table_logits(uint64_t seed, double spread) {
   const Model::Logits random = random_logits(seed, spread);
   return [random](std::span<const int32_t> context, std::span<float> logits) { random(context.last(1), logits); };
@@ -48,7 +48,7 @@ TEST(RolloutFigures, CountsAreConsistentAndAnswersAreFull) {
     EXPECT_EQ(r.tokens.size(), 20u);
     EXPECT_EQ(r.counts.emitted, 20);
     EXPECT_EQ(r.counts.accepted + r.counts.steps + r.counts.plain_steps,
-              20);  // K is reduced near the end, so no token is cut off
+              20);  // K is reduced near the end of the answer, so no token is cut off
   }
   EXPECT_EQ(target.open_sequences(), 0u);
   EXPECT_EQ(draft.open_sequences(), 0u);
@@ -56,7 +56,7 @@ TEST(RolloutFigures, CountsAreConsistentAndAnswersAreFull) {
   const RolloutFigures f = rollout_figures(data, out, all, o);
   EXPECT_EQ(f.k, 3);
   EXPECT_EQ(f.verify, "token");
-  EXPECT_EQ(f.alpha.n, 6);  // counts conversations
+  EXPECT_EQ(f.alpha.n, 6);  // counts conversations, not requests
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_LE(f.counts.accepted_at[i], f.counts.reached_at[i]);
     if (i > 0) {
@@ -78,7 +78,7 @@ TEST(RolloutFigures, ADraftLikeTheTargetIsAlwaysAccepted) {
   for (const Estimate& e : overlap) EXPECT_NEAR(e.value, 1, 1e-6);
 }
 
-// Compares the measured overlap with Σ min(p, q) computed from the logits, over the contexts that were actually
+// Compares the measured overlap with Σ min(p, q), computed from the logits over the contexts that the roll-outs
 // reached.
 TEST(RolloutFigures, OverlapIsTheModelsOverlap) {
   Model target(4, [](std::span<const int32_t>, std::span<float> l) {
@@ -97,7 +97,7 @@ TEST(RolloutFigures, OverlapIsTheModelsOverlap) {
   const std::vector<size_t> all = {0, 1, 2, 3, 4, 5, 6, 7};
   const RolloutFigures f = rollout_figures(data, out, all, o);
   EXPECT_NEAR(f.alpha.value, 0.6, 1e-6);
-  EXPECT_NEAR(f.counts.conditional(0), 0.6, 0.05);  // about 1500 steps, sd 0.013
+  EXPECT_NEAR(f.counts.conditional(0), 0.6, 0.05);  // about 1500 steps, so the standard deviation is 0.013
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-// Simulates ten thousand runs of the gate's speed check with recorded costs, on machines whose speed drifts and which
-// other processes use in bursts. Checks how often the gate passes a draft that gains nothing, and how often the gate
-// refuses a draft that loses nothing. Pairing, repeats, interval and verdict are the gate's own code; the steps, the
-// clock and the CPU meter are simulated.
+// Simulates ten thousand runs of the gate's speed check with recorded costs. The simulated machines have a drifting
+// speed and bursts of other processes. Checks how often the gate passes a draft without a gain, and how often it
+// refuses a draft without a loss. Pairing, repeats, interval and verdict are the gate's own code; steps, clock and CPU
+// meter are simulated.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,15 +13,16 @@
 namespace specdec::deploy {
 namespace {
 
-// Costs of stories260K, made four times as wide and with six more layers, with llama2xs-279K as its draft, in fp32 with
-// two threads, as `validate` recorded them on an idle machine. kVerifyCost[K] and kDraftCost are relative to a plain
-// step. A plain step takes kPlainSeconds, as for the smallest models, or 20 times as long, as for a medium model.
+// Costs recorded by `validate` on an idle machine, in fp32 with two threads. The draft was llama2xs-279K; the target
+// was stories260K made four times as wide and with six more layers. kVerifyCost[K] and kDraftCost are relative to a
+// plain step. A plain step takes kPlainSeconds for the smallest models, and is simulated with 20 times that for a
+// medium model.
 constexpr double kPlainSeconds = 3.0e-4, kDraftCost = 0.062;
 constexpr double kVerifyCost[] = {0, 1.178, 1.165, 1.171, 1.240};
 constexpr size_t kPrompts = 8, kRounds = 3;
 constexpr int kTokens = 64, kCpus = 2;
 
-// SplitMix64 (Steele, Lea and Flood 2014), which takes a few nanoseconds per number.
+// The generator SplitMix64 (Steele, Lea and Flood 2014), which takes a few nanoseconds per number.
 struct Random {
   uint64_t state;
   uint64_t next() {
@@ -31,26 +32,26 @@ struct Random {
     return z ^ (z >> 31);
   }
   double uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53 + 0x1.0p-54; }
-  double noise() { return (uniform() + uniform() + uniform() - 1.5) * 2; }  // mean 0, deviation 1
+  double noise() { return (uniform() + uniform() + uniform() - 1.5) * 2; }  // mean 0, standard deviation 1
   double exponential(double mean) { return -mean * std::log(uniform()); }
 };
 
-// Describes what disturbs the machine while the gate runs.
+// Disturbances of the machine while the gate runs.
 struct World {
   const char* name;
   double plain_seconds;    // seconds per plain step
-  double wander;           // standard deviation of the change per second of the logarithm of the machine's speed
-  double burst_every;      // mean seconds between two bursts; 0 if there are none
-  double burst_seconds;    // mean seconds of a burst
-  double slices_a_second;  // mean number of 4 ms time slices per second that steps lose to other processes
+  double wander;           // drift of the machine's speed: deviation of log(speed) after a second
+  double burst_every;      // mean seconds between two bursts; 0: there are none
+  double burst_seconds;    // mean length of a burst in seconds
+  double slices_a_second;  // 4 ms time slices lost to other processes per second, mean
 };
 constexpr World kWorlds[] = {{"idle, small model", kPlainSeconds, 0.02, 0, 0, 2},
                              {"wandering pace", kPlainSeconds * 20, 0.15, 0, 0, 1},
                              {"bursts, small model", kPlainSeconds, 0.05, 2, 0.6, 4},
                              {"bursts, larger model", kPlainSeconds * 20, 0.10, 5, 2, 4}};
 
-// A machine whose clock advances with each simulated step. During a burst other processes take half of both CPUs. That
-// slows plain and speculative steps by different factors, so times of a busy machine say nothing about the speed-up.
+// A machine whose clock advances with each simulated step. During a burst other processes take half of both CPUs. A
+// burst slows plain and speculative steps by different factors, so times measured then do not show the true speed-up.
 class Machine final : public CpuMeter {
  public:
   Machine(const World& world, uint64_t seed) : world_(world), random_{seed} {
@@ -63,7 +64,7 @@ class Machine final : public CpuMeter {
     return CpuTime{ticks(own_ + others_) + 1, own_, 0};
   }
 
-  // Simulates a step that takes as long as `plain` plain steps on an undisturbed machine. Returns the step's seconds.
+  // Simulates a step that takes `plain` times as long as an undisturbed plain step. Returns its seconds.
   double step(double plain, bool speculative) {
     double seconds = plain * world_.plain_seconds * std::exp(pace_) * std::max(0.5, 1 + 0.02 * random_.noise());
     if (clock.now >= next_burst_)
@@ -87,8 +88,8 @@ class Machine final : public CpuMeter {
   double pace_ = 0, own_ = 0, others_ = 0, next_burst_ = 0, burst_ends_ = 0, slowed_[2];
 };
 
-// One run of a pair of timed runs; the run with `k` = 0 decodes plainly. The seed decides which tokens are accepted, as
-// in the gate, so repeating the run repeats the same work.
+// One run of a pair that is timed side by side; `k` = 0 decodes plainly. The seed decides which tokens are accepted, so
+// repeating the run with the same seed repeats the same work, as in the gate.
 class SimulatedRun {
  public:
   SimulatedRun(Machine& machine, int k, double step_cost, double alpha, uint64_t seed)
@@ -111,11 +112,11 @@ class SimulatedRun {
   double step_cost_, alpha_;
 };
 
-// Draws the mean overlap of a prompt. Its standard deviation between prompts is 0.08 here, more than the 0.03 of the
-// recorded run, whose texts were all similar.
+// Draws the mean overlap of a prompt. The standard deviation between prompts is 0.08 here; it was 0.03 in the recorded
+// run, whose texts were all similar.
 double overlap(Random& random) { return std::clamp(0.67 + 0.08 * random.noise(), 0.05, 0.98); }
 
-// Returns the mean number of steps per answer of kTokens tokens with K = k, over random prompts.
+// Returns the mean number of steps for an answer of kTokens tokens with K = k, over random prompts.
 double mean_steps(int k) {
   static std::map<int, double> known;
   auto& steps = known[k];
@@ -132,7 +133,7 @@ double mean_steps(int k) {
 }
 
 // Returns the cost of a step with K = k, relative to a plain step. The recorded cost is scaled so that the true
-// speed-up (expected time of a plain answer divided by that of a speculative one) is `speedup`.
+// speed-up (expected time of a plain answer / that of a speculative answer) is `speedup`.
 double step_cost(int k, double speedup) {
   const double recorded = k * kDraftCost + kVerifyCost[k], gains = kTokens / (mean_steps(k) * recorded);
   return recorded * gains / speedup;
@@ -177,8 +178,8 @@ Counts simulate(const World& world, double speedup, int gates) {
   return counts;
 }
 
-// At a true speed-up of exactly 1 both "pass" and "not worth it" are wrong, and each wrong verdict is as likely as it
-// can be: with a true speed-up below 1 fewer gates pass, and above 1 fewer refuse.
+// At a true speed-up of exactly 1, "pass" and "not worth it" are both wrong, and each has its highest error rate: with
+// a lower true speed-up fewer gates pass, with a higher one fewer refuse.
 TEST(SpeedGate, AtATrueSpeedupOfOneEachVerdictComesInAtMostFivePercent) {
   constexpr int kGates = 10000, kEach = kGates / static_cast<int>(std::size(kWorlds));
   int passed = 0, refused = 0;

@@ -18,7 +18,7 @@ using decode::toy::random_logits;
 using specdec::testing::IdleMeter;
 using specdec::testing::ManualClock;
 
-// A toy model whose passes take `base + row · rows` seconds.
+// A toy model whose passes take `base` seconds plus `row` seconds for each row of logits.
 class TimedModel final : public decode::ForwardingModel {
  public:
   TimedModel(Model& model, ManualClock& clock, double base, double row)
@@ -47,9 +47,9 @@ TEST(Speed, LengthFromOverlaps) {
   EXPECT_DOUBLE_EQ(predicted_length(c, 2), 1.8 + 0.8 * 0.5);
   EXPECT_DOUBLE_EQ(predicted_length(c, 3), 1.8 + 0.4 + 0.1);
   EXPECT_DOUBLE_EQ(predicted_length(c, 4),
-                   1.8 + 0.4 + 0.1 + 0.025);  // further positions take the last measured overlap
+                   1.8 + 0.4 + 0.1 + 0.025);  // further positions get the last measured overlap
   EXPECT_DOUBLE_EQ(predicted_length({}, 4), 1);
-  EXPECT_NEAR(predicted_length(counts_with({0.8, 0.8, 0.8, 0.8, 0.8}), 5), 3.69, 0.005);  // the contract's example
+  EXPECT_NEAR(predicted_length(counts_with({0.8, 0.8, 0.8, 0.8, 0.8}), 5), 3.69, 0.005);  // as in docs/contract.md
 }
 
 TEST(Speed, TableAndScheduleFromRecordedCosts) {
@@ -66,8 +66,8 @@ TEST(Speed, TableAndScheduleFromRecordedCosts) {
   EXPECT_DOUBLE_EQ(table[2].speedup, (1 + 0.7 + 0.49 + 0.343) / (0.3 + 1.2));
   EXPECT_EQ(table[5].batch, 2);
   EXPECT_EQ(table[5].k, 3);
-  // Batch 1: K 2 gives 2.19 / 1.3 = 1.68 and K 3 gives 2.533 / 1.5 = 1.689. Batch 2: 1.36, 1.37, 1.24. Batch 4: 1.0625,
-  // 0.95, … Batch 8: all below 1.
+  // Batch 1: K = 2 gives 2.19 / 1.3 = 1.68, K = 3 gives 2.533 / 1.5 = 1.689. Batch 2: 1.36, 1.37, 1.24. Batch 4:
+  // 1.0625, 0.95, … Batch 8: all are below 1.
   const ScheduleRanges expected = {{1, 1, 3}, {2, 3, 2}, {4, 7, 1}, {8, 8, 0}};
   EXPECT_EQ(ranges_of(speed_schedule(table)), expected);
   EXPECT_NEAR(speed_schedule(table)[3].speedup, 1.7 / 2.3, 1e-9) << "the figure that speaks against drafting";
@@ -81,7 +81,7 @@ TEST(Speed, BreakEvenIsTheLeastAcceptanceThatPays) {
   const auto least = break_even(costs);
   EXPECT_NEAR(least.at(1), 0.1, 1e-9);  // 1 + α > 0.1 + 1.0
   EXPECT_NEAR(least.at(8), 0.6, 1e-9);  // K = 1: 1 + α > 1.6; K = 2 would need more: 1 + α + α² > 2.2
-  EXPECT_EQ(least.count(16), 0u);       // the draft is as slow as its target
+  EXPECT_EQ(least.count(16), 0u);       // the draft is as slow as the target
 }
 
 TEST(Speed, PredictsFromGivenCosts) {
@@ -91,7 +91,7 @@ TEST(Speed, PredictsFromGivenCosts) {
   EXPECT_EQ(p.k, 3);
   EXPECT_NEAR(p.speedup, (1 + 0.8 + 0.56 + 0.336) / (3 * 0.05 + 1.1), 1e-9);
   EXPECT_NEAR(*p.break_even, 0.1375, 0.02);
-  EXPECT_NEAR(predicted(given, {}, 0.5, 1).speedup, 1.5 / 1.15, 1e-12);  // without roll-outs alpha is used
+  EXPECT_NEAR(predicted(given, {}, 0.5, 1).speedup, 1.5 / 1.15, 1e-12);  // without roll-outs, alpha is used
   for (const char* bad :
        {"", "c=0.1", "v=1", "c=0,v=1", "c=x,v=1", "c=0.1,v=1,batch=1.5", "c=0.1,v=1,k=2", "c=0.1 v=1"})
     EXPECT_THROW(parse_engine_costs(bad), Error) << bad;
@@ -111,7 +111,7 @@ TEST(Speed, ScheduleJoinsNeighbours) {
 
 const std::vector<ValidationReport::TableRow> kPromising = {{1, 1, 1.1}, {1, 2, 1.2}, {2, 2, 1.3}, {4, 2, 1.05}};
 
-// The measurement decides batch 1. A draft that does not gain there drafts nowhere, whatever was predicted.
+// The measurement decides batch 1. A draft without a gain there is not used at any batch size, whatever was predicted.
 TEST(Schedule, ALosingDraftDraftsNowhere) {
   for (const MeasuredSpeed& measured :
        {MeasuredSpeed{2, {0.912, {0.873, 0.953}, 8}, 1.18}, MeasuredSpeed{2, {1.02, {0.98, 1.06}, 8}, 1.18},
@@ -140,7 +140,7 @@ TEST(Schedule, OnlyAMeasuredGainIsValidated) {
             (ScheduleRanges{{1, 1, 2}, {2, 4, 2}}));
 }
 
-// Only the models move the clock, so costs come out exactly.
+// Only model passes advance the clock, so the expected costs are exact.
 TEST(Speed, CostsOfTimedModels) {
   ManualClock clock;
   Model target_model(5, random_logits(1), 400), draft_model(5, random_logits(2), 400);
@@ -172,25 +172,25 @@ TEST(Speed, LongPromptsAreCutAndTinyContextsRefused) {
   o.repetitions = 2;
   const std::vector<std::vector<int32_t>> prompts = {std::vector<int32_t>(200, 1)};
   EXPECT_EQ(measure_costs({target, draft}, prompts, o, clock).verify_cost.size(),
-            0u);  // no time passes, so nothing is measured
+            0u);  // no time passes, so nothing can be measured
   Model small(5, random_logits(1), 8);
   EXPECT_THROW(measure_costs({small, draft}, prompts, o, clock), Error);
   EXPECT_THROW(measure_costs({target, draft}, {}, o, clock), Error);
 }
 
-// The draft is the target, so every token is accepted and the measured ratio is exactly tau / (K·c + v).
+// The draft equals the target, so every token is accepted and the measured ratio is exactly tau / (K·c + v).
 TEST(Speed, MeasuredSpeedupIsThePredictedOne) {
   ManualClock clock;
   Model target_model(5, random_logits(1), 400), draft_model(5, random_logits(1), 400);
   TimedModel target(target_model, clock, 1.0, 0.0), draft(draft_model, clock, 0.1, 0.0);
   SpeedupOptions o;
   o.speculation.k = 3;
-  o.tokens = 40;  // ten steps of four
+  o.tokens = 40;  // ten steps of four tokens
   const std::vector<std::vector<int32_t>> prompts = {{0, 1}, {2}, {3, 4, 1}};
   const SpeedupRuns runs = measure_speedup({target, draft}, prompts, o, {clock, IdleMeter()});
   ASSERT_EQ(runs.normal.size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_NEAR(runs.normal[i], 3 * 40 * 1.0, 1e-9);  // three rounds
+    EXPECT_NEAR(runs.normal[i], 3 * 40 * 1.0, 1e-9);  // three rounds of 40 tokens, 1 s each
     EXPECT_NEAR(runs.speculative[i], 3 * 10 * 1.3, 1e-9);
   }
   const Estimate s = speedup(runs.normal, runs.speculative);
@@ -198,7 +198,7 @@ TEST(Speed, MeasuredSpeedupIsThePredictedOne) {
   EXPECT_EQ(s.n, 3);
 }
 
-// Another process takes the processor for a second now and then. Short runs are repeated, and the shortest one counts.
+// Another process takes the CPU for a second now and then. Short runs are repeated, and the shortest is taken.
 TEST(Speed, LostTimeSlicesDoNotCount) {
   ManualClock clock;
   Model target_model(5, random_logits(1), 400), draft_model(5, random_logits(1), 400);
@@ -229,8 +229,8 @@ TEST(Speed, RatioOfSumsNotMeanOfRatios) {
   EXPECT_NEAR(s.ci.high, 2.0, 1e-9);
 }
 
-// With few prompts the plain percentiles of the bootstrap are too narrow, so the interval's ends are taken from
-// Student's t distribution instead of the normal one.
+// With few prompts, plain percentiles of the bootstrap give too narrow an interval. So the percentiles are widened by
+// Student's t distribution with n − 1 degrees of freedom.
 TEST(Speed, TheIntervalOfFewPromptsIsWide) {
   const std::vector<double> normal = {1.0, 1.1, 0.9, 1.2, 0.8, 1.05, 0.95, 1.0}, speculative(8, 1.0);
   const Estimate s = speedup(normal, speculative);

@@ -66,7 +66,7 @@ TEST(TimedPairs, AnIdleMachineRunsEachOnce) {
 
 TEST(TimedPairs, DisturbedRunsComeAgainAtTheEnd) {
   Runner r;
-  const Neighbours meter(r.clock, 1.5, 0.75, 2.25);  // overlaps runs 1 and 2
+  const Neighbours meter(r.clock, 1.5, 0.75, 2.25);  // disturbs runs 1 and 2
   const TimedPairs t = r.run(6, {}, meter);
   EXPECT_EQ(r.order, (std::vector<size_t>{0, 1, 2, 3, 4, 5, 1, 2}));
   EXPECT_EQ(t.clean, std::vector<bool>(6, true));
@@ -104,11 +104,11 @@ TEST(TimedPairs, CpusThatNobodyWantsDoNotDisturb) {
       << "nor does an idle CPU give back what a limit took";
 }
 
-// A window must be long enough for the meter's ticks, so several short runs share one.
+// The meter has coarse ticks, so several short runs share one window.
 TEST(TimedPairs, ShortRunsShareAWindow) {
   Runner r;
   r.normal = 0.05, r.speculative = 0.05;
-  const Neighbours meter(r.clock, 2, 0.55, 0.65);  // a tenth of a second: 40 % of the CPU in the second window
+  const Neighbours meter(r.clock, 2, 0.55, 0.65);  // a tenth of a second: 40 % of the CPU time in the second window
   const TimedPairs t = r.run(10, {}, meter);
   EXPECT_EQ(t.machine.disturbed, 5);
   EXPECT_EQ(t.machine.runs, 15);
@@ -129,7 +129,7 @@ TEST(TimedPairs, TheShortestOfRepeatsCounts) {
   EXPECT_EQ(t.runs[1].normal.seconds, 5);
 }
 
-// A run whose time per step is much lower or higher than that of the other runs is measured again, and only that run.
+// A run whose time per step is much lower or higher than that of the other runs is repeated; no other run is.
 TEST(TimedPairs, RunsThatDisagreeComeAgain) {
   for (const double odd : {0.5, 2.0}) {
     ManualClock clock;

@@ -1,4 +1,4 @@
-// Tests of the whole command on tiny models.
+// Tests of `specdec validate` as a whole, on tiny models.
 #include "deploy/validate/validate.h"
 
 #include <ATen/ATen.h>
@@ -24,8 +24,8 @@ namespace fs = std::filesystem;
 const SystemClock kClock;
 const specdec::testing::IdleMeter kIdle;
 
-// Writes the random decoder of `seed` with the demo's tokenizer. `noise` is the relative size of random changes to its
-// matrices.
+// Writes a random decoder with the given seed and the demo's tokenizer. `noise` is the relative size of random changes
+// to its matrices.
 void write_model(const fs::path& directory, uint64_t seed, double noise = 0) {
   model::DecoderConfig c;
   c.model_type = "llama";
@@ -70,7 +70,7 @@ class Validate : public ::testing::Test {
   fs::path draft() const { return folder_ / "draft"; }
   fs::path data() const { return folder_ / "data"; }
 
-  // The prompts of the first `past_context` rows fill the models' context, so no token of their answers is in it.
+  // The prompts of the first `past_context` rows fill the models' context, so that their answers lie outside of it.
   void write_data(const std::string& written_by, int past_context = 0) {
     const Fingerprint f = fingerprint_model(target());
     data::publish_shards(data(), [&](const fs::path& directory) {
@@ -130,7 +130,7 @@ TEST_F(Validate, EveryPartAndItsFiles) {
   EXPECT_LT(r.alpha.value, 0.99);
   EXPECT_EQ(r.rollout.k, 3);
   EXPECT_GT(r.rollout.counts.steps, 20);
-  // The contexts are the target's own answers here, so both kinds of acceptance measure the same thing.
+  // The texts are the target's own answers here, so roll-outs and scoring measure the same acceptance.
   EXPECT_NEAR(r.rollout.alpha.value, r.alpha.value, 0.1);
   ASSERT_EQ(r.segments.size(), 2u);
   EXPECT_EQ(r.segments[0].name, "code");
@@ -152,7 +152,7 @@ TEST_F(Validate, EveryPartAndItsFiles) {
   EXPECT_EQ(r.machine->disturbed, 0);
   EXPECT_FALSE(r.judged_by.empty());
   EXPECT_EQ(r.next.rfind("specdec ", 0), 0u) << r.next;
-  ASSERT_EQ(v.details.notes.size(), 1u);  // the pair is not bound: one warning, and the report names both models
+  ASSERT_EQ(v.details.notes.size(), 1u);  // the pair is not bound, so there is a warning
   EXPECT_NE(v.details.notes[0].find("not bound"), std::string::npos);
   EXPECT_EQ(r.target, fingerprint_model(target()));
   EXPECT_EQ(r.draft, fingerprint_model(draft()));
@@ -165,7 +165,7 @@ TEST_F(Validate, EveryPartAndItsFiles) {
   EXPECT_NE(read_file(fs::path(o.out) / "report.html").find("Draft validation"), std::string::npos);
 }
 
-// Other processes take both CPUs all the time, so no measured time decides anything.
+// Other processes take both CPUs all the time, so measured times must not decide.
 TEST_F(Validate, OnABusyMachineNoTimeDecides) {
   class BusyMeter final : public CpuMeter {
     int cpus() const override { return 2; }
@@ -198,10 +198,10 @@ TEST_F(Validate, ContextsOfTheDataAreTakenAsTheyAre) {
   EXPECT_EQ(as_is.rollout.counts.steps, 0);
   EXPECT_EQ(as_is.verdict, as_is.alpha.ci.high < 0.6 ? Verdict::kFail : Verdict::kInconclusive);
   o.contexts = "target";
-  EXPECT_NE(run_validate(o, kClock, kIdle).report.request_alphas, as_is.request_alphas);  // the target answers anew
+  EXPECT_NE(run_validate(o, kClock, kIdle).report.request_alphas, as_is.request_alphas);  // the target answers again
   write_data("target");
   EXPECT_EQ(run_validate(o, kClock, kIdle).report.request_alphas,
-            as_is.request_alphas);  // this target wrote the answers
+            as_is.request_alphas);  // the recorded answers are this target's own
 }
 
 TEST_F(Validate, StaleComesFirst) {
@@ -212,7 +212,7 @@ TEST_F(Validate, StaleComesFirst) {
   binding.training = Json::object();
   write_file_atomic(draft() / "specdec.json", to_json(binding).dump());
   ValidateOptions o = options();
-  o.data = folder_ / "nowhere";  // does not exist, which is no error because the data is not opened
+  o.data = folder_ / "nowhere";  // is never opened, so this is no error
   const Validation v = run_validate(o, kClock, kIdle);
   EXPECT_EQ(v.report.verdict, Verdict::kStale);
   EXPECT_NE(v.report.reason.find("made for another target"), std::string::npos);
@@ -298,8 +298,8 @@ TEST_F(Validate, FloorsOfSegments) {
   }
 }
 
-// Acceptance stops as soon as it is decided. If it also decided how many requests the roll-outs cover, their figures,
-// the monitor's baseline, would be biased.
+// Scoring stops as soon as acceptance is decided. The number of rolled-out requests must not depend on when scoring
+// stops. Otherwise the figures of the roll-outs, which the monitor uses as its baseline, would be biased.
 TEST_F(Validate, RolloutFiguresCoverTheirOwnRequestsOnly) {
   ValidateOptions o = options();
   o.rollout_requests = 4;
@@ -330,7 +330,7 @@ TEST_F(Validate, RequestsAreARandomSampleOfWholeConversations) {
   o.max_requests = 6;
   const auto ids = run_validate(o, kClock, kIdle).report.request_ids;
   ASSERT_EQ(ids.size(), 6u);
-  // Each conversation has two requests.
+  // Requests 2i and 2i + 1 form a conversation, whose requests stay together.
   for (size_t i = 0; i < 6; i += 2) EXPECT_EQ(std::stoi(ids[i].substr(1)) + 1, std::stoi(ids[i + 1].substr(1)));
   EXPECT_EQ(run_validate(o, kClock, kIdle).report.request_ids, ids);
   o.device.seed = 1;
@@ -342,7 +342,7 @@ TEST_F(Validate, RequestsAreARandomSampleOfWholeConversations) {
   EXPECT_EQ(r.requests_available, 24);
 }
 
-// Such a request can be asked for again and again, and never counts.
+// A request whose answer lies outside of the context can never be measured, so it must not count as available.
 TEST_F(Validate, RequestsWithoutAnAnswerInTheContextAreNotAvailable) {
   write_data("unknown", 1);
   ValidateOptions o = options();
@@ -374,7 +374,7 @@ ErrorKind kind_of(const ValidateOptions& o) {
 TEST_F(Validate, BadInput) {
   const auto usage = [&](const std::function<void(ValidateOptions&)>& change) {
     ValidateOptions o = options();
-    o.data = folder_ / "nowhere";  // options are checked before anything is read
+    o.data = folder_ / "nowhere";  // options are checked before any file is read
     change(o);
     EXPECT_EQ(kind_of(o), ErrorKind::kUsage);
   };
@@ -402,7 +402,7 @@ TEST_F(Validate, BadInput) {
   o = options();
   o.draft = "";
   EXPECT_EQ(kind_of(o), ErrorKind::kUsage);
-  // The data has another tokenizer.
+  // Changes the data's tokenizer digest, as if it had been tokenised with another tokenizer.
   const fs::path file = data() / "index.json";
   Json index = read_json(file);
   index["tokenizer_digest"] = std::string(64, 'b');
@@ -426,9 +426,9 @@ TEST_F(Validate, BenchOnTheSameData) {
   ASSERT_EQ(r.rows.size(), 2u * (1 + 2 * 2));
   EXPECT_EQ(r.ranking.size(), 2u);
   for (const BenchRow& row : r.rows) {
-    // Every configuration makes the same number of tokens. The normal row sums the plain runs, of which one ran beside
-    // each run of each of the four configurations. A smaller sum would mean that a configuration was compared with
-    // nothing.
+    // Every configuration generates the same number of tokens. The row of plain decoding sums the plain runs, one
+    // beside each run of the four configurations. A smaller sum would mean that a configuration was compared with no
+    // plain run.
     EXPECT_EQ(row.tokens, 4 * 12 * r.rounds * (row.normal() ? 4 : 1));
     EXPECT_GT(row.memory_bytes, 0);
     if (row.normal()) continue;

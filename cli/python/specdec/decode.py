@@ -78,7 +78,8 @@ def _object(cls: type[Any], value: object, where: str, extra: dict[str, Any]) ->
 
 
 def decode(kind: Any, value: object, where: str, **extra: Any) -> Any:
-    """Returns `value` as `kind`. Unknown keys are left out. Raises UnexpectedOutput if something does not fit."""
+    """Returns `value` converted to the type `kind`. Unknown keys are left out. Raises UnexpectedOutput if `value` is of
+    another type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return value
@@ -100,6 +101,6 @@ def decode(kind: Any, value: object, where: str, **extra: Any) -> Any:
 
 
 def decode_result(cls: type[T], value: dict[str, Any], exit_code: int) -> T:
-    """Returns the object that a command printed as its dataclass."""
+    """Converts the JSON object that a command printed to its dataclass."""
     result: T = decode(cls, value, value.get("schema", "$"), exit_code=exit_code, raw=value)
     return result

@@ -1,4 +1,4 @@
-"""Exceptions. A command that ends with a verdict returns a result; these are for commands that have none."""
+"""Exceptions for commands that fail. A command that ends with a verdict does not fail; it returns a result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ProgramNotFound(SpecdecError):
 
 
 class UnexpectedOutput(SpecdecError):
-    """The program printed something else than this package was generated for, such as another schema version."""
+    """The program printed JSON that this package does not know, such as another schema version."""
 
 
 class UsageError(SpecdecError):

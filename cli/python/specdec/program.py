@@ -22,14 +22,15 @@ Value = Text | int | float | bool | Sequence[Text | int | float] | None
 
 # The exit codes of verdicts (docs/contract.md).
 VERDICTS = frozenset({0, 3, 4, 5, 6})
-ERROR_SCHEMA = "specdec.error/1"  # what a command that failed prints
-# The program ends within ten seconds of the first signal.
+ERROR_SCHEMA = "specdec.error/1"  # schema of what a failed command prints
+# The program ends within ten seconds of the first signal, so this is a sufficient limit.
 GRACE_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
 class Flag:
-    """How a keyword argument is given to the program. `off` is the flag that says no, if there is one."""
+    """How a keyword argument is given to the program. `off` is the flag for the value False, such as "--no-NAME", if
+    the program has it."""
 
     name: str
     kind: str  # "positional", "flag" or "value"
@@ -58,15 +59,15 @@ def _is_python_script(path: str) -> bool:
 
 def _beside() -> list[Path]:
     package = Path(__file__).resolve().parent
-    found = [package / "tree" / "bin" / "specdec"]  # in a wheel
-    if package.parent.name == "dist-packages":  # in an installed tree: PREFIX/lib/python3/dist-packages/specdec
+    found = [package / "tree" / "bin" / "specdec"]  # if installed as a wheel
+    if package.parent.name == "dist-packages":  # in an install tree: PREFIX/lib/python3/dist-packages/specdec
         found.append(package.parents[3] / "bin" / "specdec")
     return [path for path in found if os.access(path, os.X_OK)]
 
 
 def find_program() -> Path:
-    """Returns the path of the program: that of the environment's SPECDEC_BIN, else the one that came with this package,
-    else the first on PATH that is not a Python script. Raises ProgramNotFound."""
+    """Returns the path of the program: SPECDEC_BIN from the environment, else the program installed with this package,
+    else the first `specdec` on PATH that is not a Python script. Raises ProgramNotFound."""
     given = os.environ.get("SPECDEC_BIN")
     if given:
         if not os.path.isfile(given) or not os.access(given, os.X_OK):
@@ -88,8 +89,8 @@ def _words(value: object, flag: Flag) -> list[str]:
 
 
 def arguments_of(command: Command, given: Mapping[str, Value]) -> list[str]:
-    """Returns the command line without the program. Positional arguments stand before the flags, because a flag that
-    repeats would take them."""
+    """Returns the command line without the program. Positional arguments precede the flags, because a flag that accepts
+    several values would take them."""
     positional: list[str] = []
     flags: list[str] = []
     for key, value in given.items():
@@ -120,14 +121,13 @@ def _copy(source: IO[str], last: deque[str]) -> None:
 
 
 def _exit_code(process: subprocess.Popen[str]) -> int:
-    """Returns the exit code, and for a program that a signal has ended the one that a shell shows: 128 and the
-    signal."""
+    """Returns the exit code as a shell shows it: 128 + the signal for a program that a signal ended."""
     code = process.returncode
     return code if code >= 0 else 128 - code
 
 
 def _finish(process: subprocess.Popen[str], command: Sequence[str], timeout: float | None) -> str:
-    """Reads stdout to its end. Stops the program if the time has passed or this thread is interrupted."""
+    """Returns all of stdout. Stops the program after `timeout` seconds, or if this thread is interrupted."""
     assert process.stdout
     passed = threading.Event()
 
@@ -143,7 +143,7 @@ def _finish(process: subprocess.Popen[str], command: Sequence[str], timeout: flo
         out = process.stdout.read()
         process.wait()
     except BaseException:
-        # A terminal has sent its signal to the program, too, and a second one would end it at once.
+        # On Ctrl-C the terminal has sent SIGINT to the program too; a second signal would end the program at once.
         try:
             process.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:

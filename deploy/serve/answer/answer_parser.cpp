@@ -9,9 +9,9 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr size_t kCallBytes = 128;  // of a call in a reply, without its name and arguments
+constexpr size_t kCallBytes = 128;  // bytes of a call in a reply, without its name and arguments
 
-// Returns the texts after which a call begins.
+// Returns the texts that mark the beginning of a call.
 std::vector<std::string> call_markers(ToolFormat format) {
   switch (format) {
     case ToolFormat::kHermes:
@@ -104,7 +104,7 @@ class AnswerParser::Machine {
     const size_t before = out_.content.size();
     if (phase_ == Phase::kThoughts) add_reasoning(thoughts_.finish());
     if (phase_ == Phase::kContent) add_content(search_->finish());
-    // After a call raw_ holds at most the beginning of what would close it.
+    // In phase kCallEnd, raw_ can only be the beginning of the call's closing marker, which is not content.
     if (phase_ != Phase::kCallEnd) add_content(std::exchange(raw_, ""));
     if (calls_ == 0) out_.content += std::exchange(spaces_, "");
     note_content(out_.content.size() - before);
@@ -122,11 +122,11 @@ class AnswerParser::Machine {
 
  private:
   enum class Phase {
-    kThoughts,   // in thoughts, or before the first byte that shows whether the answer begins with them
-    kBody,       // before the first byte of the content
-    kContent,    // in content, looking for the marker of a call
-    kCallStart,  // after the marker of a call
-    kCall,       // in a call
+    kThoughts,   // in thoughts, or the answer may still turn out to begin with thoughts
+    kBody,       // before the content's first byte
+    kContent,    // in the content, looking for the marker of a call
+    kCallStart,  // between the marker of a call and the call itself
+    kCall,       // inside a call
     kCallEnd,    // after a call, where its closing marker or another call may follow
   };
 
@@ -149,7 +149,7 @@ class AnswerParser::Machine {
     }
   }
 
-  // Notes that the last `bytes` of what is decided are content.
+  // Records that the last `bytes` bytes of the text decided so far are content.
   void note_content(size_t bytes) {
     if (bytes == 0) return;
     const size_t end = decided();
@@ -166,12 +166,13 @@ class AnswerParser::Machine {
     replay();
   }
 
-  // Takes the text that was held back once more, in the phase in which it belongs.
+  // Processes the held-back text again, now that the phase to which it belongs is known.
   void replay() {
     for (const char held : std::exchange(raw_, "")) step(held);
   }
 
-  // Holds new lines back until another byte follows, because those before the closing marker belong to it.
+  // New lines in the thoughts are held back until another byte follows, because new lines before the closing marker are
+  // dropped.
   void add_reasoning(const std::string& text) {
     for (const char c : text) {
       if (c == '\n') {
@@ -198,8 +199,8 @@ class AnswerParser::Machine {
     search_.emplace(markers_);
   }
 
-  // Holds white space back until other text follows, because white space before a call is not content. After a call it
-  // is content only if it divides content from content.
+  // Adds content. White space is held back until other text follows, because white space before a call is dropped.
+  // After a call, white space is content only between two parts of content.
   void add_content(const std::string& text) {
     for (const char c : text) {
       spaces_ += c;
@@ -209,7 +210,7 @@ class AnswerParser::Machine {
     }
   }
 
-  // Ends the content at the marker whose last byte is `last`.
+  // Ends the content at the marker of a call, whose last byte is `last`.
   void end_content(char last) {
     raw_ = std::exchange(spaces_, "");
     if (last == '=') {
@@ -220,7 +221,8 @@ class AnswerParser::Machine {
     begin_call_start();
   }
 
-  // Returns what was held back as content. The marker in it is not looked at a second time.
+  // Adds the held-back text to the content, because it is no call. A marker of a call within this text is not searched
+  // for again.
   void show_raw() {
     add_content(std::exchange(raw_, ""));
     begin_content();
@@ -252,7 +254,7 @@ class AnswerParser::Machine {
     }
   }
 
-  // Calls in tags may be JSON, or as Qwen3-Coder writes them. The text tells which.
+  // A call in tags is either JSON or in the syntax of Qwen3-Coder; the bytes after the tag decide.
   void in_function_tag(char c) {
     tag_ += c;
     if (!kFunction.starts_with(tag_)) {
@@ -341,18 +343,18 @@ class AnswerParser::Machine {
   ThoughtSplitter thoughts_;
   Phase phase_ = Phase::kThoughts;
   AnswerPiece out_;
-  size_t read_ = 0;                    // bytes of the text
-  std::vector<TextRange> content_;     // where the content comes from
-  std::optional<StopMatcher> search_;  // for the marker of a call
-  std::string raw_;                    // text whose meaning is not known yet
-  std::string tag_;                    // the part of a tag that has been read
+  size_t read_ = 0;                    // bytes of text read
+  std::vector<TextRange> content_;     // ranges of the text that are content
+  std::optional<StopMatcher> search_;  // finds the marker of a call in content
+  std::string raw_;                    // text that is held back until its meaning is known
+  std::string tag_;                    // the bytes read of an incomplete tag
   size_t new_lines_ = 0;
-  bool fresh_ = true;  // the thoughts have no text yet
+  bool fresh_ = true;  // no byte of the thoughts was returned yet
   std::string spaces_;
   std::unique_ptr<CallReader> reader_;
-  bool begun_ = false;    // the call has been returned in part
-  bool in_list_ = false;  // Mistral: calls in a JSON array
-  size_t calls_ = 0;      // returned, the one being read included
+  bool begun_ = false;    // the beginning of the current call was returned
+  bool in_list_ = false;  // inside Mistral's JSON array of calls
+  size_t calls_ = 0;      // number of calls returned, including the current one
 };
 
 AnswerParser::AnswerParser(std::shared_ptr<const AnswerFormat> format)

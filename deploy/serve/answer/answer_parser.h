@@ -1,4 +1,4 @@
-// Splits the text of a chat answer into content, thoughts and function calls while it is generated.
+// Splits the text of a chat answer into content, reasoning ("thoughts") and function calls while it is generated.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,11 @@
 
 namespace specdec::deploy {
 
-// A piece of a call. The first piece of a call has its name; the pieces of `arguments` are JSON text together.
+// A piece of a function call. The first piece has the function's name. The `arguments` of all pieces, concatenated, are
+// the JSON of the call's arguments.
 struct CallPiece {
-  size_t index = 0;  // of the call in the answer
-  std::string name;  // "" in later pieces
+  size_t index = 0;  // position of the call in the answer
+  std::string name;  // "" in all pieces but the first
   std::string arguments;
 };
 
@@ -24,11 +25,11 @@ struct AnswerPiece {
   std::vector<CallPiece> calls;  // ascending by index; one piece per call
 
   void add_call(CallPiece piece);        // joins pieces of the same call
-  void append(const AnswerPiece& next);  // appends what follows in the answer
+  void append(const AnswerPiece& next);  // appends the next piece of the same answer
   size_t bytes() const;
 };
 
-// What the parser has to know about a request.
+// What the parser needs to know about a request: the syntax of calls and thoughts, and how the prompt ends.
 struct AnswerFormat {
   ToolFormat tools = ToolFormat::kNone;
   ReasoningMarkers reasoning;
@@ -39,28 +40,30 @@ struct AnswerFormat {
   bool any() const { return tools != ToolFormat::kNone || !reasoning.begin.empty(); }
 };
 
-// Returns whether the prompt's text ends with the marker that begins a thought, white space aside.
+// Returns whether the prompt ends with `marker`, which begins thoughts. White space is ignored.
 bool ends_with_marker(std::string_view prompt, const std::string& marker);
 
-// Finds the thoughts at the beginning of an answer, byte by byte. Only white space may precede their first marker.
+// Finds the thoughts at the beginning of an answer, byte by byte. Only white space may precede their opening marker.
 class ThoughtSplitter {
  public:
   enum class Place {
-    kStart,     // nothing yet shows whether the answer begins with thoughts
-    kThoughts,  // in thoughts, or in their markers and the new lines after the last one
-    kAfter,     // after them, or there are none
+    kStart,     // the bytes so far do not show whether the answer begins with thoughts
+    kThoughts,  // in the thoughts, their markers, or the new lines after the closing marker
+    kAfter,     // after the thoughts, or the answer has none
   };
 
-  // Without markers there are no thoughts. `begun`: the first marker is the end of the prompt.
+  // Empty markers: the answer has no thoughts. `begun`: the prompt ends with the opening marker, so the answer starts
+  // inside the thoughts.
   ThoughtSplitter(const ReasoningMarkers& markers, bool begun);
 
   Place place() const { return place_; }
-  // Takes the next byte of the answer and returns the thoughts that are now known, without markers. Must not be called
-  // once place() is kAfter. The byte that turns place() into kAfter is the first one of the text after the thoughts. If
-  // place() was kStart until then, there are no thoughts, and all earlier bytes belong to this text, too.
+  // Takes the next byte of the answer. Returns the text that is now known to be thoughts, without markers. Must not be
+  // called once place() is kAfter. The byte that makes place() kAfter is the first byte after the thoughts. If place()
+  // was kStart before that byte, the answer has no thoughts, and all earlier bytes belong to the text after the
+  // thoughts, too.
   std::string push(char c);
-  std::string finish() { return end_.finish(); }  // returns the thoughts that were held back, at the end of the answer
-  // Returns the number of bytes of thoughts that wait because the last marker may begin with them.
+  std::string finish() { return end_.finish(); }  // at the answer's end: returns thoughts held back
+  // Returns the number of bytes of thoughts that are held back because they may begin the closing marker.
   size_t held() const { return end_.held(); }
 
  private:
@@ -74,11 +77,13 @@ struct TextRange {
   size_t begin = 0, end = 0;
 };
 
-// Reads the text byte by byte, so the result does not depend on how it was cut into pushes. Text that only looks like a
-// call stays content: a call counts from the moment when its name and the beginning of its arguments are known. From
-// then on its arguments are passed on as the model writes them, valid JSON or not. New lines next to a marker of
-// thoughts and white space before a call or within its markers belong to the markers. White space after a call is
-// dropped, too, as long as the answer has no content. Time is linear in the text.
+// Splits the text byte by byte, so the result does not depend on how the text was divided into pushes.
+// - A call is recognised once its name and the beginning of its arguments are read. Text that only looks like a call
+//   is content.
+// - The arguments of a recognised call are passed on as the model writes them, valid JSON or not.
+// - New lines next to a marker of thoughts, and white space before a call or within its markers, are dropped. White
+//   space after a call is dropped if the answer has no content yet.
+// Time is linear in the text.
 class AnswerParser {
  public:
   explicit AnswerParser(std::shared_ptr<const AnswerFormat> format);
@@ -86,11 +91,11 @@ class AnswerParser {
   AnswerParser(AnswerParser&&) noexcept;
 
   AnswerPiece push(std::string_view text);
-  AnswerPiece finish();  // returns what was held back, at the end of the answer
+  AnswerPiece finish();  // at the answer's end: returns the text held back
 
-  // Returns where in the text the content so far comes from: ascending, with a gap between any two.
+  // Returns the ranges of the text that are content so far: ascending, with a gap between any two.
   const std::vector<TextRange>& content() const;
-  // Returns the number of bytes from the beginning of the text of which it is known whether they are content.
+  // Returns the number of bytes, from the start of the text, of which it is known whether they are content.
   size_t decided() const;
 
  private:

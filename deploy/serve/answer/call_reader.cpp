@@ -16,10 +16,10 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr size_t kMaxQuotedName = 256;  // bytes of a name or key, longer ones are no call
+constexpr size_t kMaxQuotedName = 256;  // limit of a name or key in bytes; text with a longer one is no call
 constexpr size_t kMaxTag = 256;
 
-// Follows one JSON object, array or string to its end.
+// Finds the end of one JSON object, array or string, byte by byte.
 class JsonScan {
  public:
   enum class Step { kInside, kEnd, kImpossible };
@@ -40,7 +40,7 @@ class JsonScan {
     }
     if (c == '"') in_string_ = true;
     if (c == '{' || c == '[') ++depth_;
-    // No JSON has this byte outside of a string. It may begin the marker that ends a call.
+    // Valid JSON has no '<' outside of a string, but the marker that ends a call may begin with it.
     if (c == '<') return Step::kImpossible;
     if ((c == '}' || c == ']') && --depth_ == 0) return Step::kEnd;
     return Step::kInside;
@@ -51,7 +51,7 @@ class JsonScan {
   bool in_string_ = false, escaped_ = false;
 };
 
-// Returns the text of a JSON string, or nothing if it is malformed.
+// Returns the decoded text of a JSON string, or nothing if it is malformed.
 std::optional<std::string> unquoted(const std::string& quoted) {
   const Json value = Json::parse(quoted, nullptr, false);
   return value.is_string() ? std::optional(value.get<std::string>()) : std::nullopt;
@@ -71,7 +71,7 @@ class JsonCallReader final : public CallReader {
   enum class Phase { kKeyOrEnd, kKey, kColon, kValueBegin, kValue, kScalar, kCommaOrEnd, kEnd };
   enum class Member { kName, kArguments, kOther };
 
-  // Returns false if the byte cannot follow.
+  // Processes a byte. Returns false if valid JSON of a call cannot continue with it.
   bool step(char c, std::string& name, std::string& arguments) {
     switch (phase_) {
       case Phase::kKeyOrEnd:
@@ -130,7 +130,9 @@ class JsonCallReader final : public CallReader {
     return step != JsonScan::Step::kEnd || end_value(name, arguments);
   }
 
-  // Passes arguments on, and keeps what is needed whole: the name, and arguments that cannot be passed on yet.
+  // Appends a byte of a value. A byte of the arguments is passed on at once if the call's name is known and the
+  // arguments are not a JSON string. Otherwise it is collected in text_, as are the bytes of a name. Returns false if a
+  // name is too long.
   bool add(char c, std::string& arguments) {
     if (member_ == Member::kArguments && begun_ && !string_) {
       arguments += c;
@@ -154,7 +156,7 @@ class JsonCallReader final : public CallReader {
     if (member_ != Member::kArguments) return true;
     arguments_read_ = true;
     if (string_) {
-      // What is no JSON string is passed on as it is.
+      // Text that is no valid JSON string is passed on unchanged.
       text_ = unquoted(text_).value_or(text_);
     }
     if (begun_)
@@ -195,14 +197,14 @@ class JsonCallReader final : public CallReader {
   Phase phase_ = Phase::kKeyOrEnd;
   Member member_ = Member::kOther;
   JsonScan scan_;
-  bool string_ = false;  // the value is a string
+  bool string_ = false;  // the current value is a string
   bool begun_ = false, arguments_read_ = false;
-  std::string text_;   // the key, and then what is kept of its value
-  std::string name_;   // known, and perhaps not yet returned
-  std::string early_;  // arguments that came before the name
+  std::string text_;   // the current key, then the collected bytes of its value
+  std::string name_;   // the function's name, which may not have been returned yet
+  std::string early_;  // arguments that the model wrote before the name
 };
 
-// Returns the tool of this name, or null.
+// Returns the tool with this name, or null.
 const OfferedTool* tool_of(const OfferedTools& offered, const std::string& name) {
   const auto found =
       std::find_if(offered.list.begin(), offered.list.end(), [&](const OfferedTool& t) { return t.name == name; });
@@ -221,8 +223,8 @@ bool has_type(const OrderedJson& value, const OrderedJson& type) {
   return true;
 }
 
-// Says whether a parameter's schema takes a value, as far as types, enum, const and alternatives tell. A schema that is
-// too intricate takes everything.
+// Decides whether a value fits a parameter's schema. Looks only at types, enum, const, allOf, anyOf, oneOf and $ref. A
+// schema that needs too many steps fits every value.
 class SchemaFit {
  public:
   SchemaFit(const OrderedJson& root, const OrderedJson& value) : root_(root), value_(value) {}
@@ -253,7 +255,7 @@ class SchemaFit {
 
  private:
   static constexpr int kMostSteps = 1000;
-  static constexpr size_t kMostComparisons = 131072;  // twice as many as one list may have members
+  static constexpr size_t kMostComparisons = 131072;  // twice the size of the longest list that a request may contain
 
   const OrderedJson* target_of(const OrderedJson& reference) const {
     if (!reference.is_string() || !reference.get_ref<const std::string&>().starts_with('#')) return nullptr;
@@ -269,20 +271,21 @@ class SchemaFit {
   size_t comparisons_ = 0;
 };
 
-// Returns the value that a text without quotes stands for, if it can be read as anything but text. Models write
-// Python's words, too.
+// Returns the JSON value that an unquoted text stands for, or nothing if it is no JSON. Also reads True, False and
+// None, because models write Python's words.
 std::optional<OrderedJson> json_of(const std::string& text) {
   if (text == "True" || text == "False") return text == "True";
   if (text == "None") return OrderedJson();
   try {
     return parse_ordered_json(text, "value");
-  } catch (const Error&) {  // no JSON, or too deep
+  } catch (const Error&) {  // not JSON, or nested too deeply
     return std::nullopt;
   }
 }
 
-// Returns a parameter's value as JSON: a string where the schema takes one, else what the text stands for. A null is a
-// null wherever the schema takes it. Parameters that no tool declares are strings.
+// Returns a parameter's value as JSON. The value is a string if the schema accepts a string or the tool does not
+// declare the parameter. Otherwise it is the JSON value that the text stands for. The text "null" becomes null wherever
+// the schema accepts null.
 std::string value_json(const OfferedTool* tool, const std::string& key, const std::string& text) {
   const OrderedJson* properties =
       tool && tool->parameters.contains("properties") ? &tool->parameters["properties"] : nullptr;
@@ -313,7 +316,7 @@ class XmlCallReader final : public CallReader {
     if ((tag_.empty() && c != '<') || tag_.size() > kMaxTag) return malformed(arguments);
     tag_ += c;
     if (c != '>') return Status::kMore;
-    if (tag_ == "</function>" || tag_ == "</tool_call>") {  // some models leave out the first
+    if (tag_ == "</function>" || tag_ == "</tool_call>") {  // some models omit </function>
       arguments += "}";
       return Status::kDone;
     }
@@ -345,9 +348,9 @@ class XmlCallReader final : public CallReader {
     return Status::kMalformed;
   }
 
-  // The new line after the opening tag and the one before the closing tag are no part of the value.
+  // The new line after the opening tag and the new line before the closing tag do not belong to the value.
   void add_parameter(std::string& arguments) {
-    if (!keys_.insert(key_).second) return;  // a key counts once
+    if (!keys_.insert(key_).second) return;  // a repeated key is ignored
     if (!text_.empty() && text_.front() == '\n') text_.erase(0, 1);
     if (!text_.empty() && text_.back() == '\n') text_.pop_back();
     arguments += (keys_.size() == 1 ? "" : ", ") + Json(key_).dump(-1, ' ', false, Json::error_handler_t::replace) +
@@ -358,7 +361,7 @@ class XmlCallReader final : public CallReader {
   bool begun_ = false;
   std::string name_, tag_, key_, text_;
   std::set<std::string> keys_;
-  std::optional<StopMatcher> value_;  // of the parameter being read
+  std::optional<StopMatcher> value_;  // finds the end of the parameter's value being read
 };
 
 class NamedCallReader final : public CallReader {
@@ -423,7 +426,7 @@ class NamedCallReader final : public CallReader {
   }
 
   Phase phase_ = Phase::kName;
-  bool spaced_ = false;  // white space has ended the name
+  bool spaced_ = false;  // white space has followed the name
   std::string name_, tag_;
   JsonScan scan_;
 };

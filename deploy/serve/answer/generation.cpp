@@ -12,14 +12,14 @@ namespace specdec::deploy {
 
 namespace {
 
-// Says where the tokens of an answer lie in its text.
+// Computes where the tokens of an answer lie in the answer's text.
 class TokenPlaces {
  public:
-  // `stripped`: the text lacks the space with which its first token begins.
+  // `stripped`: the decoded text lacks the leading space of its first token.
   explicit TokenPlaces(bool stripped) : stripped_(stripped) {}
 
-  // Adds a token of the prompt `text`, which is echoed, and returns its offset in characters. Special tokens are part
-  // of the text only if the client wrote them.
+  // Adds a token of the echoed prompt `text` and returns its offset in characters. A special token is part of the text
+  // only if the client wrote it there.
   size_t add_echoed(std::string_view text, std::string_view token, bool special) {
     const size_t offset = settled_;
     if (special && !text.substr(std::min(bytes_, text.size())).starts_with(token)) return offset;
@@ -29,14 +29,15 @@ class TokenPlaces {
     return offset;
   }
 
-  // Begins the answer after an echoed prompt.
+  // Ends the echoed prompt `text`; the tokens added next belong to the answer.
   void end_echo(std::string_view text) {
     settled_ = characters(text);
     bytes_ = 0;
   }
 
-  // Adds a token and returns its offset. A token that ends no character counts by its own bytes (`token`, "" for a
-  // special one) until its text comes. `range` becomes its bytes in the answer's text.
+  // Adds a token of the answer and returns its offset in characters. `token` is the token's bytes, "" for a special
+  // token. If the token does not complete a character, its own bytes are counted until the character's text follows.
+  // `range` is set to the token's bytes in the answer's text.
   size_t add(const TokenText& text, std::string_view token, TextRange& range) {
     const size_t offset = settled_ + unsettled_;
     if (!token.empty()) token = in_text(token);
@@ -53,8 +54,8 @@ class TokenPlaces {
     return token;
   }
 
-  bool stripped_;                                   // the next token may lose a space
-  size_t bytes_ = 0, settled_ = 0, unsettled_ = 0;  // the last two in characters
+  bool stripped_;                                   // the next token's leading space may be missing in the text
+  size_t bytes_ = 0, settled_ = 0, unsettled_ = 0;  // settled_ and unsettled_ are in characters
 };
 
 class Generation final : public Exchange {
@@ -76,8 +77,8 @@ class Generation final : public Exchange {
   ~Generation() override {
     channel_->on_event({});
     channel_->cancel();
-    // The request is answered. Its bytes are released now, because its record may still wait for a slow disk and would
-    // otherwise keep them from other requests.
+    // The request is answered, so its bytes are released from the memory budget now. The request itself may be kept
+    // longer, by a record that waits for a slow disk, and its bytes would then block other requests.
     if (reply_.request->held) (void)reply_.request->held->resize(0);
   }
 
@@ -108,7 +109,8 @@ class Generation final : public Exchange {
   }
 
  private:
-  // The text that is shown begins with the echoed prompt, or with the answer if the prompt has no text.
+  // The tokenizer may strip the first space of the shown text. With echo, the shown text begins with the prompt.
+  // Without echo, the answer's first space is stripped only if the prompt has nothing but special tokens.
   void make_places() {
     const GenerationRequest& request = *reply_.request;
     for (size_t i = 0; i < answers_.size(); ++i) {
@@ -119,7 +121,7 @@ class Generation final : public Exchange {
     }
   }
 
-  // Merges the events to one per choice, so that a slow client gets fewer, longer pieces.
+  // Merges events of the same choice, so that a slow client gets fewer, longer pieces.
   static std::vector<ChoiceEvent> merge(std::vector<ChoiceEvent> events) {
     std::vector<ChoiceEvent> merged;
     for (ChoiceEvent& event : events) {
@@ -138,7 +140,7 @@ class Generation final : public Exchange {
     return merged;
   }
 
-  // Adds the event to its answer. For a stream the answer holds only the next piece.
+  // Adds the event to the answer of its choice. If the reply is streamed, the answer holds only the next piece.
   void collect(const ChoiceEvent& event) {
     Answer& answer = answers_[event.choice];
     if (stream_) {
@@ -158,7 +160,8 @@ class Generation final : public Exchange {
     if (!stream_) bytes_ += piece.bytes() + event.token_ids.size() * sizeof(int32_t);
   }
 
-  // Adds the log-probabilities of an event: in a chat to those that wait for release_content().
+  // Adds the log-probabilities of an event. The log-probabilities of a chat wait until release_content() knows which
+  // tokens are content.
   void add_scored(const ChoiceEvent& event, Answer& answer) {
     TokenPlaces& places = places_[event.choice];
     const GenerationRequest& request = *reply_.request;
@@ -185,9 +188,9 @@ class Generation final : public Exchange {
     }
   }
 
-  // Moves the log-probabilities of the tokens of a chat's content to the answer, and drops those of thoughts, calls,
-  // markers and what follows the answer's end. A token waits until it is known what its text is. A token without text
-  // of its own belongs where the next byte does.
+  // Moves the log-probabilities of a chat's content tokens to the answer, and drops those of thoughts, calls and
+  // markers. A token waits until it is known whether its text is content. A token without text is treated like the text
+  // after it.
   void release_content(size_t choice, bool ended, Answer& answer) {
     std::vector<TextRange> all = {{0, received_[choice]}};
     const std::vector<TextRange>& content = parsers_.empty() ? all : parsers_[choice].content();
@@ -212,7 +215,7 @@ class Generation final : public Exchange {
     return piece;
   }
 
-  // Converts the log-probabilities of a reply that is not streamed to the text in which the reply will contain them.
+  // Converts log-probabilities to the JSON text of the reply as they arrive, to save memory. Not used for streams.
   void write(Answer& answer) {
     bytes_ -= answer.written.bytes();
     answer.written.add(frame_, answer.logprobs);
@@ -220,7 +223,7 @@ class Generation final : public Exchange {
     answer.logprobs.clear();
   }
 
-  // The bytes held since admission are an estimate. Long tokens may exceed it, so the real bytes are counted here.
+  // The bytes reserved at admission are an estimate that long tokens may exceed, so the actual bytes are checked here.
   bool within_bounds() {
     if (bytes_ > reply_.reply_bytes) return false;
     const auto& held = reply_.request->held;
@@ -243,7 +246,7 @@ class Generation final : public Exchange {
     return std::binary_search(reply_.token_bytes->special.begin(), reply_.token_bytes->special.end(), id);
   }
 
-  // Returns what stands for a token in a list of log-probabilities.
+  // Returns the name of a token in a list of log-probabilities.
   std::string shown(int32_t id) const { return frame_.tokens_as_ids ? "token_id:" + std::to_string(id) : bytes_of(id); }
 
   TokenEntry entry_of(const decode::PositionLogprobs& position) const {
@@ -263,7 +266,7 @@ class Generation final : public Exchange {
     return data;
   }
 
-  // Ends the request with an error: an HTTP status before the first byte, an event in the stream afterwards.
+  // Ends the request with an error: as an HTTP status if no byte of the reply was sent, else as an event in the stream.
   Turn fail(FinishReason reason, std::string data) {
     channel_->cancel();
     const ApiError error = reason == FinishReason::kDrained       ? draining()
@@ -281,14 +284,14 @@ class Generation final : public Exchange {
   const bool stream_;
   std::vector<Answer> answers_;
   std::vector<bool> begun_;
-  std::vector<bool> calls_;            // by answer: it has called a function
-  std::vector<AnswerParser> parsers_;  // by answer; empty: all text is content
-  std::vector<TokenPlaces> places_;    // by answer; empty without log-probabilities
+  std::vector<bool> calls_;            // [answer] whether it contains a function call
+  std::vector<AnswerParser> parsers_;  // [answer]; empty: all text is content
+  std::vector<TokenPlaces> places_;    // [answer]; empty without log-probabilities
   std::vector<std::deque<std::pair<TokenEntry, TextRange>>>
-      undecided_;                 // by answer: a chat's tokens that may be content
-  std::vector<size_t> received_;  // by answer: bytes of text
+      undecided_;                 // [answer] → tokens of a chat that may turn out to be content
+  std::vector<size_t> received_;  // [answer] → bytes of text received
   std::shared_ptr<Channel> channel_;
-  size_t bytes_ = 0;  // of a reply that is not streamed, so far
+  size_t bytes_ = 0;  // size of a reply that is not streamed, so far
   bool sent_ = false, ended_ = false;
 };
 

@@ -11,7 +11,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// Texts come from a tokenizer: bytes that are not UTF-8 are replaced and do not throw.
+// Tokens may have bytes that are not UTF-8. They are replaced, so that dump() does not throw.
 std::string dump(const Json& body) { return body.dump(-1, ' ', false, Json::error_handler_t::replace); }
 std::string event(const Json& body) { return "data: " + dump(body) + "\n\n"; }
 Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
@@ -26,15 +26,15 @@ Json frame_json(const ReplyFrame& frame, bool chunk) {
           {"choices", Json::array()}};
 }
 
-// Returns whether the text needs no escapes in JSON.
+// Returns whether the text can be put into a JSON string without escapes.
 bool is_plain(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 0x7f && c != '"' && c != '\\'; });
 }
 
 std::string quoted(const std::string& text) { return is_plain(text) ? '"' + text + '"' : dump(Json(text)); }
 
-// Returns the token's text. Bytes that are not whole UTF-8 characters cannot be in a JSON string, so they are spelled
-// out ("bytes:\xe2\x80"), as in OpenAI's older interface. No two tokens then look the same.
+// Returns the token's text. A token that is not whole UTF-8 characters cannot be in a JSON string, so its bytes are
+// spelled out ("bytes:\xe2\x80"), as in OpenAI's older API. Different tokens thus get different texts.
 std::string token_text(const std::string& bytes) {
   if (is_plain(bytes)) return bytes;
   const std::string valid = Json(bytes).dump(-1, ' ', false, Json::error_handler_t::ignore);
@@ -50,16 +50,15 @@ float finite(float logprob) { return std::max(logprob, -9999.f); }
 
 std::string number(float logprob) { return dump(Json(finite(logprob))); }
 
-// Writes the members of a token's object as text. A request may ask for a million of them, so they are not built as
-// JSON values first.
+// Writes the object of a token as JSON text. A request may ask for a million tokens, so no JSON values are built first.
 std::string chat_token(const std::string& bytes, float logprob) {
   std::string list;
   for (const char c : bytes) list.append(list.empty() ? "" : ",").append(std::to_string(static_cast<unsigned char>(c)));
   return "\"bytes\":[" + list + "],\"logprob\":" + number(logprob) + ",\"token\":" + quoted(token_text(bytes));
 }
 
-// Writes the log-probabilities of the likeliest tokens and of the drawn one as an object whose keys are their texts. If
-// two tokens have the same text, the likelier one is kept.
+// Writes an object that maps the texts of the likeliest tokens and of the drawn token to their log-probabilities. If
+// two tokens have the same text, the likelier token is kept.
 std::string completion_top(const TokenEntry& entry) {
   std::map<std::string, float> by_text;
   for (const auto& [bytes, logprob] : entry.top) by_text.emplace(token_text(bytes), logprob);
@@ -70,7 +69,7 @@ std::string completion_top(const TokenEntry& entry) {
   return "{" + members + "}";
 }
 
-// Replaces the null value of a key. Dumped strings contain no bare quote, so only the key can match.
+// Replaces the null value of a key. In dumped JSON all quotes within strings are escaped, so only the key can match.
 void put(std::string& dumped, const std::string& key, const std::string& value) {
   const std::string empty = "\"" + key + "\":null";
   dumped.replace(dumped.find(empty), empty.size(), "\"" + key + "\":" + value);
@@ -91,8 +90,8 @@ Json usage_json(const ReplyFrame& frame, const std::vector<Answer>& answers) {
           {"total_tokens", frame.prompt_tokens + completion}};
 }
 
-// Returns the speculation figures of the only answer. They are null for several answers, as in vLLM, because they
-// describe one sequence.
+// Returns the speculation figures of the answer. The figures describe one sequence. If there are several answers, they
+// are null, as in vLLM.
 Json metrics_json(const std::vector<Answer>& answers) {
   if (answers.size() != 1 || !answers[0].result) return {{"speculative_decoding", nullptr}};
   const ChoiceResult& r = *answers[0].result;
@@ -118,15 +117,16 @@ std::string chunk(const ReplyFrame& frame, Json choice, const std::string& logpr
   return text;
 }
 
-// Names a call by the request, the answer and its place in the answer, so that no two calls of a conversation share a
-// name.
+// Names a call by the request, the answer and the call's index in the answer, so that the names of all calls in a
+// conversation differ.
 std::string call_id(const ReplyFrame& frame, size_t choice, size_t index) {
   const std::string name = frame.id + "-" + std::to_string(choice) + "-" + std::to_string(index);
   if (!frame.short_call_ids) return "call_" + name.substr(name.find('-') + 1);
   return sha256_hex(name).substr(0, 9);
 }
 
-// Returns a call as a member of a message's tool_calls or, if it has no name, of a stream's delta.
+// Returns a call as an element of tool_calls: of a message, or of a stream's delta. Later pieces of a streamed call
+// have no name.
 Json call_json(const ReplyFrame& frame, size_t choice, const CallPiece& call) {
   Json out = {{"function", {{"arguments", call.arguments}}}};
   if (call.name.empty()) return out;
@@ -188,7 +188,7 @@ size_t characters(std::string_view bytes) {
   return static_cast<size_t>(std::count_if(bytes.begin(), bytes.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-// Adds tokens to the lists. In completions the drawn token always appears among its own top tokens, as in OpenAI's
+// Adds tokens to the lists. In completions, the list of top tokens always includes the drawn token, as in OpenAI's
 // replies.
 void LogprobsText::add(const ReplyFrame& frame, const std::vector<TokenEntry>& entries) {
   for (const TokenEntry& entry : entries) {

@@ -1,5 +1,4 @@
-// Finds stop strings in streamed text and decides which text may be shown and which must wait because it may begin a
-// stop string.
+// Finds stop strings in streamed text. Text that may be the beginning of a stop string is held back.
 #pragma once
 
 #include <cstddef>
@@ -10,27 +9,28 @@
 namespace specdec::deploy {
 
 // Matches byte by byte (one Knuth-Morris-Pratt automaton per string), so the result does not depend on how the text was
-// cut into pushes, and the cost is linear. The string that completes first matches; if several complete at the same
-// byte, the longest does.
+// divided into pushes, and the cost is linear. The string that completes first matches; if several complete at the same
+// byte, the longest matches.
 class StopMatcher {
  public:
-  // None of the strings may be empty. With `include` the stop string that matches is shown too, so nothing waits.
+  // No stop string may be empty. With `include` the matching stop string is part of the answer. Then no text needs to
+  // be held back, because all text up to the end of a match is shown.
   explicit StopMatcher(std::vector<std::string> stops, bool include = false);
 
-  // Returns the text that is safe to show. On a match this is the text before the stop string (with `include` up to its
-  // end); later calls return nothing. If `may_match` is false, a string that completes in `text` is no match; one that
-  // only begins there may complete later.
+  // Returns the text that may be shown. When a stop string matches, this is the text before the stop string, or with
+  // `include` up to its end; later calls return nothing. If `may_match` is false, a stop string that ends in `text` is
+  // ignored. A stop string that begins in `text` may still match in a later call.
   std::string push(std::string_view text, bool may_match = true);
-  // Returns the text still held back, at the end of the answer; empty after a match.
+  // Must be called at the end of the answer. Returns the text still held back; empty after a match.
   std::string finish();
   bool matched() const { return matched_; }
-  size_t held() const { return held_.size(); }  // bytes that wait
+  size_t held() const { return held_.size(); }  // number of bytes held back
 
  private:
   std::vector<std::string> stops_;
   bool include_;
   std::vector<std::vector<size_t>> fail_;  // [string][matched bytes] → length of the longest border
-  std::vector<size_t> state_;              // [string] bytes matched
+  std::vector<size_t> state_;              // [string] → number of bytes matched
   std::string held_;
   bool matched_ = false;
 };

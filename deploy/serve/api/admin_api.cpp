@@ -10,7 +10,8 @@ namespace {
 
 HttpReply json_reply(int status, const Json& body) { return {status, "application/json", body.dump(), {}}; }
 
-// The exchange of one draft order and its reply. The loader's thread may reply long after the client has disconnected.
+// Waits for the reply to an operator's request about drafts (an order). The thread that loads the draft may reply long
+// after the client has disconnected.
 class Ordered final : public Exchange {
  public:
   struct Outcome {
@@ -37,7 +38,7 @@ class Ordered final : public Exchange {
 };
 
 void settle(Ordered::Outcome& outcome, HttpReply reply) {
-  // Locked while waking, so that no connection is called after on_wake({}) returns.
+  // The mutex is held while waking, so that no connection is woken after it has called on_wake({}).
   const std::lock_guard lock(outcome.mutex);
   outcome.reply = std::move(reply);
   if (outcome.wake) outcome.wake();
@@ -46,7 +47,7 @@ void settle(Ordered::Outcome& outcome, HttpReply reply) {
 }  // namespace
 
 std::optional<HttpReply> AdminApi::answer_head(HttpRequest& request) {
-  request.party = "\n";  // cannot be a tenant's name, which has no line break
+  request.party = "\n";  // no tenant can have this name, because names have no line break
   const bool drain = request.path == "/admin/drain", draft = request.path == "/admin/draft";
   if (request.path == "/health" && request.method == "GET") return json_reply(200, {{"status", "ok"}});
   if (!drain && !draft) return error_reply(unknown_route(), request.id);

@@ -18,7 +18,7 @@ namespace {
 // An exchange whose reply is complete from the start.
 class Finished final : public Exchange {
  public:
-  // `held` counts the reply's bytes until it is sent; null: they are not counted.
+  // `held` counts the reply's bytes against the client's budget until they are sent; null: they are not counted.
   explicit Finished(HttpReply reply, std::shared_ptr<ByteBudget::Hold> held = nullptr)
       : reply_(std::move(reply)), held_(std::move(held)) {}
   void on_wake(std::function<void()>) override {}
@@ -68,9 +68,9 @@ constexpr char kModelPrefix[] = "/v1/models/";
 struct Api::Route {
   const char* path;
   bool post;
-  bool open;  // requires no key
+  bool open;  // requires no API key
   Endpoint endpoint;
-  bool probe = false;  // a GET route that answers POST, too, whatever the body
+  bool probe = false;  // a GET route that also answers POST, ignoring the body
 };
 
 const Api::Route* Api::find_route(const std::string& path) {
@@ -125,7 +125,7 @@ void Api::set_keys(std::shared_ptr<const ApiKeys> keys) {
   keys_.set(std::move(keys));
 }
 
-// Identifies the tenant and sets request.party, or returns the refusal.
+// Authenticates the request and sets request.party to its tenant, or returns the refusal.
 std::optional<HttpReply> Api::stranger(HttpRequest& request, bool open_route) const {
   const std::shared_ptr<const ApiKeys> keys = keys_.get();
   if (!keys->required()) {
@@ -139,7 +139,7 @@ std::optional<HttpReply> Api::stranger(HttpRequest& request, bool open_route) co
   }
   if (open_route) return std::nullopt;
   HttpReply reply = error_reply(invalid_api_key(), request.id);
-  // A browser prompts for the key by itself if it is offered Basic.
+  // A browser asks the user for the key if the reply offers Basic authentication.
   const bool for_people = request.path == "/dashboard" || request.path == "/metrics";
   reply.headers.emplace_back("WWW-Authenticate",
                              for_people ? "Basic realm=\"specdec: any name, the API key as password\"" : "Bearer");
@@ -149,7 +149,7 @@ std::optional<HttpReply> Api::stranger(HttpRequest& request, bool open_route) co
 std::optional<HttpReply> Api::answer_head(HttpRequest& request) {
   const Route* route = find_route(request.path);
   request.reply_headers = hosts_.reply_headers(request.origin);
-  // A browser asks without the key whether it may send the page's request.
+  // A CORS preflight has no key: the browser asks whether a page from another origin may send its request.
   const bool preflight =
       request.method == "OPTIONS" && !request.preflight_method.empty() && hosts_.shares_with(request.origin);
   if (auto refused = stranger(request, route && (route->open || preflight))) return refused;
@@ -176,8 +176,8 @@ std::optional<HttpReply> Api::answer_head(HttpRequest& request) {
   return std::nullopt;
 }
 
-// Returns whether the child processes that render templates and compile grammars still work. Without them no request
-// can be prepared for the engine.
+// Returns whether the child processes that render chat templates and compile grammars still work. Without them requests
+// fail before they reach the engine.
 bool Api::prepares() const {
   return (!model_.chat_template || model_.chat_template->works()) && (!model_.grammars || model_.grammars->works());
 }
@@ -186,7 +186,7 @@ ModelCard Api::card() const {
   ModelCard card = model_.card;
   if (const auto draft = gauges_.draft ? gauges_.draft() : std::nullopt; draft && *draft != card.draft) {
     card.draft = *draft;
-    card.package.clear();  // the served pair is no longer the packaged one
+    card.package.clear();  // the draft was replaced, so the served pair is not the packaged one
   }
   return card;
 }
@@ -209,7 +209,7 @@ HttpReply Api::get(const Route& route, const HttpRequest& request) {
   if (path == "/version") return text_reply(200, "application/json", Json{{"version", kToolVersion}}.dump());
   if (path == "/openapi.json") return text_reply(200, "application/json", kOpenapiJson);
   if (path == "/metrics") {
-    // Domain names are visible only to their tenant and to the operator.
+    // A tenant sees only its own domains in the metrics; the operator sees all.
     const bool all = !several_tenants_.load() || request.party == ApiKeys::kOperator;
     if (state() != State::kLoading) metrics_.set_info(card());
     const std::string gate = gauges_.gate && state() != State::kLoading ? gate_metrics(gauges_.gate(card().draft)) : "";
@@ -242,8 +242,8 @@ void Api::replied(const HttpRequest& request, int status) {
   metrics_.replied(!route ? "other" : route->path == std::string(kModelPrefix) ? "/v1/models" : route->path, status);
 }
 
-// Charges the client for the bytes of the reply from now on, and no longer for those of the request. If the reply does
-// not fit into what the client may hold, the answer is a refusal instead.
+// From now on the client's budget is charged for the reply's bytes instead of the request's. If the reply does not fit
+// into the budget, returns a refusal instead.
 std::shared_ptr<Exchange> Api::counted(HttpReply reply, const HttpRequest& request) const {
   if (request.held && !request.held->resize(reply.body.size()))
     return finished(too_many_bytes(queue_.retry_after(request.party)), request.id);
@@ -256,7 +256,7 @@ std::shared_ptr<Exchange> Api::respond(HttpRequest request) {
     if (request.path == "/detokenize") return counted(detokenize(request), request);
     return generate(find_route(request.path)->endpoint, request);
   } catch (const std::exception& e) {
-    // The exception's text goes to the log, never to the client.
+    // The exception's text may hold internal details, so it is logged but never sent to the client.
     log(LogLevel::kError, request.id + ": " + e.what());
     return finished(internal_error(), request.id);
   }
@@ -306,7 +306,7 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
   const ReplyFrame frame = frame_of(parsed, *generation);
   if (const auto error = fit(parsed, *generation)) return finished(*error, request.id);
   if (const auto error = bound_reply(parsed, frame, *generation)) return finished(*error, request.id);
-  // the most expensive step comes last
+  // Compiling a grammar is the most expensive step, so it comes last.
   if (const auto error = set_rules(parsed, *generation)) return finished(*error, request.id);
   generation->domain = domain_of(parsed.domain, generation->tenant);
   generation->channel = std::make_shared<Channel>(limits_.pending_bytes);
@@ -334,7 +334,8 @@ ReplyFrame Api::frame_of(const ApiRequest& parsed, const GenerationRequest& gene
   return frame;
 }
 
-// Renders a conversation that is to be answered, with the beginning of a forced call. Sets how `out` is to be split.
+// Renders a conversation as the prompt of an answer, followed by the beginning of a forced call. Sets out.format, which
+// says how the answer is split into content, thoughts and calls.
 std::variant<std::string, ApiError> Api::render_answered(const ApiRequest& parsed, GenerationRequest& out) const {
   auto rendered = render(parsed.chat, true, out.id);
   auto* const prompt = std::get_if<std::string>(&rendered);
@@ -342,7 +343,7 @@ std::variant<std::string, ApiError> Api::render_answered(const ApiRequest& parse
   auto format = std::make_shared<AnswerFormat>();
   format->offered = parsed.chat.tools;
   if (format->offered.choice != ToolChoice::kNone) format->tools = model_.tool_format;
-  if (!parsed.grammar) format->reasoning = model_.reasoning;  // a grammar is the whole answer and leaves no thoughts
+  if (!parsed.grammar) format->reasoning = model_.reasoning;  // an answer that must match a grammar has no thoughts
   format->begins_reasoning = ends_with_marker(*prompt, format->reasoning.begin);
   if (format->offered.forced()) {
     format->begins_in_call = true;
@@ -360,12 +361,12 @@ std::variant<std::string, ApiError> Api::render_answered(const ApiRequest& parse
 
 std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationRequest& out) {
   const std::string param = parsed.endpoint == Endpoint::kChat ? "messages" : "prompt";
-  size_t kept = 0;  // 0: all tokens
+  size_t kept = 0;  // number of prompt tokens to keep; 0: all
   if (const auto error = kept_tokens(parsed, kept)) return error;
   const ApiError over = invalid_parameter(
       param, kept > 0 ? "at most " + std::to_string(longest_text()) + " bytes of text"
                       : "at most " + std::to_string(model_.max_context - 1) + " tokens, the context less one");
-  // Adds a prompt and returns whether it was cut; none: it is too long.
+  // Adds a prompt and returns whether it was truncated. Returns none if the text is too long.
   const auto add = [&](const std::string& text, bool special) -> std::optional<bool> {
     auto tokens = kept > 0 ? encode_long(text, special) : encode(text, special);
     if (!tokens) return std::nullopt;
@@ -380,7 +381,7 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
     if (const auto* error = std::get_if<ApiError>(&rendered)) return *error;
     const auto cut = add(std::get<std::string>(rendered), false);
     if (!cut) return over;
-    // A conversation that was cut is recorded as the text that the model has read.
+    // The recorder gets the truncated text, which the model has read, instead of the conversation.
     if (*cut) {
       out.texts.push_back(model_.tokenizer->decode(out.prompts.back(), false));
     } else {
@@ -392,7 +393,7 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
   for (const std::string& prompt : parsed.prompts) {
     const auto cut = add(prompt, true);
     if (!cut) return over;
-    // An empty text becomes BOS alone, if the tokenizer has one.
+    // An empty text becomes the single token BOS, if the tokenizer has one.
     if (out.prompts.back().empty() && model_.tokenizer->bos_id() >= 0)
       out.prompts.back().push_back(model_.tokenizer->bos_id());
     out.texts.push_back(*cut ? model_.tokenizer->decode(out.prompts.back(), true) : prompt);
@@ -406,15 +407,15 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
   }
   for (const auto& prompt : out.prompts) {
     if (prompt.empty()) return invalid_parameter(param, "at least one token");
-    // The tokenizer may have tokens that the model does not have.
+    // The tokenizer may have more tokens than the model's vocabulary.
     if (!knows(prompt))
       return invalid_parameter(param, "text or ids of tokens below " + std::to_string(model_.vocab_size));
   }
   return std::nullopt;
 }
 
-// Sets max_tokens, or returns the refusal if it exceeds the context. By default a chat answer may fill the context, and
-// a completion has OpenAI's 16 tokens.
+// Sets max_tokens, or returns the refusal if the answer would exceed the context. Without max_tokens a chat answer may
+// fill the context, and a completion gets 16 tokens, as in OpenAI's API.
 std::optional<ApiError> Api::fit(const ApiRequest& parsed, GenerationRequest& out) const {
   int64_t longest = 0;
   for (const auto& prompt : out.prompts) longest = std::max(longest, static_cast<int64_t>(prompt.size()));
@@ -429,15 +430,15 @@ std::optional<ApiError> Api::fit(const ApiRequest& parsed, GenerationRequest& ou
   return std::nullopt;
 }
 
-// Limits the size of this request's reply: may reduce max_tokens or return a refusal. Counts the bytes of request and
-// reply, known or estimated, in the budget of all requests.
+// Limits the size of this request's reply: reduces a default max_tokens or returns a refusal. Charges the bytes of
+// request and reply, known or estimated, to the memory budget of all requests.
 std::optional<ApiError> Api::bound_reply(const ApiRequest& parsed, const ReplyFrame& frame,
                                          GenerationRequest& out) const {
   const size_t per_token = reply_bytes_per_token(frame), answers = out.choices(), n = static_cast<size_t>(out.n);
   const std::string bound = std::to_string(limits_.reply_bytes) + " bytes, all answers together";
   size_t request = parsed.rules.allowed_ids.size() * sizeof(int32_t), echoed = answers * kReplyBytesPerAnswer;
   for (const auto& prompt : out.prompts) request += prompt.size() * sizeof(int32_t);
-  constexpr size_t kParsed = 32;  // bytes of parsed JSON for each of its text
+  constexpr size_t kParsed = 32;  // bytes in memory per byte of JSON text
   request += content_bytes(out.messages) + (kParsed + 1) * parsed.chat.tools.text.size();
   for (size_t i = 0; i < out.texts.size(); ++i) {
     request += out.texts[i].size();
@@ -460,14 +461,16 @@ std::optional<ApiError> Api::bound_reply(const ApiRequest& parsed, const ReplyFr
   return hold(out, request + echoed + generated);
 }
 
-// Makes the request hold this many bytes from now on, or refuses it if the budget does not allow it.
+// Sets the number of bytes that the request holds in the memory budget, or refuses the request if the budget is too
+// small.
 std::optional<ApiError> Api::hold(const GenerationRequest& request, size_t bytes) const {
   if (!request.held || request.held->resize(bytes)) return std::nullopt;
   return too_many_bytes(queue_.retry_after(request.tenant));
 }
 
-// Returns the domain under which the request is counted: "other" if no further name may be introduced. With several
-// tenants one tenant may introduce at most half of the names, so that some are left for the others.
+// Returns the domain under which the request is counted. A new domain is counted as "other" if the number of domain
+// names has reached its limit. With several tenants, one tenant may introduce at most half of the names, so that some
+// remain for the others.
 std::string Api::domain_of(const std::string& asked, const std::string& tenant) {
   if (asked.empty()) return asked;
   const std::lock_guard lock(mutex_);

@@ -1,5 +1,5 @@
 // Implements the HTTP routes. The public listener serves OpenAI's API, health, metrics, the gate and the dashboard; the
-// admin listener serves drain and draft. This file joins protocol, queue and metrics, and uses neither sockets nor
+// admin listener serves drain and draft. This file connects protocol, queue and metrics, and uses neither sockets nor
 // models.
 #pragma once
 
@@ -34,7 +34,7 @@
 
 namespace specdec::deploy {
 
-// Holds what the HTTP side needs to know about the served model.
+// Facts about the served model that the HTTP threads need.
 struct ServedModel {
   ModelCard card;
   const text::Tokenizer* tokenizer = nullptr;
@@ -42,25 +42,25 @@ struct ServedModel {
   const text::GrammarChecker* grammars = nullptr;     // null: grammars are compiled without a check
   std::vector<int32_t> eos_ids;
   int64_t vocab_size = 0, max_context = 0;     // max_context: in tokens, prompt and answer together
-  ToolFormat tool_format = ToolFormat::kNone;  // how the model writes calls
-  ReasoningMarkers reasoning;                  // around the model's thoughts
+  ToolFormat tool_format = ToolFormat::kNone;  // the syntax in which the model writes calls
+  ReasoningMarkers reasoning;                  // markers around the model's thoughts
 };
 
 class Api final : public HttpHandler {
  public:
   enum class State { kLoading, kReady, kDraining };
-  struct Gauges {  // read when a GET route asks for them
+  struct Gauges {  // current values, read when a GET route asks for them
     std::function<size_t()> running, connections;
-    std::function<bool()> broken;  // true: the engine cannot answer any more, and /health returns 503
-    // the fingerprint of the draft that serves now; none: the draft is still the one given to set_ready()
+    std::function<bool()> broken;  // true: the engine has failed for good, and /health returns 503
+    // Returns the fingerprint of the draft that serves now; none: still the draft given to set_ready().
     std::function<std::optional<std::string>()> draft;
-    // the acceptance of the draft on trial, else of the serving draft
+    // Returns the acceptance of the draft on trial, or of the serving draft if there is no trial.
     std::function<LiveGate::Reading(const std::string& serving)> gate;
   };
 
-  struct Admission {  // who is admitted, and how much they may hold
+  struct Admission {  // which clients are admitted, and how much memory their requests may use
     std::shared_ptr<const ApiKeys> keys;
-    AllowedHosts hosts;  // names and origins are refused only if no key is required
+    AllowedHosts hosts;  // other hosts and origins are refused only if no key is required
     RequestQueue& queue;
     ByteBudget& budget;
     MaskWorkers& masks;
@@ -71,7 +71,7 @@ class Api final : public HttpHandler {
 
   void set_ready(ServedModel model);  // called once, before any request is accepted
   void set_draining();
-  void set_keys(std::shared_ptr<const ApiKeys> keys);  // called at any time, from any thread
+  void set_keys(std::shared_ptr<const ApiKeys> keys);  // may be called at any time, from any thread
   State state() const { return state_.load(); }
 
   std::optional<HttpReply> answer_head(HttpRequest& request) override;
@@ -90,7 +90,7 @@ class Api final : public HttpHandler {
   std::shared_ptr<Exchange> generate(Endpoint endpoint, const HttpRequest& request);
   std::optional<ApiError> tokenise(const ApiRequest& parsed, GenerationRequest& out);
   std::variant<std::string, ApiError> render_answered(const ApiRequest& parsed, GenerationRequest& out) const;
-  // api_tokens.cpp
+  // defined in api_tokens.cpp
   std::variant<std::string, ApiError> render(const ChatFields& chat, bool add_generation_prompt,
                                              const std::string& id) const;
   static size_t content_bytes(const std::vector<ChatMessage>& messages);
@@ -105,7 +105,7 @@ class Api final : public HttpHandler {
   bool knows(std::span<const int32_t> ids) const;
   HttpReply tokenize(const HttpRequest& request) const;
   HttpReply detokenize(const HttpRequest& request) const;
-  // api.cpp
+  // defined in api.cpp
   std::optional<ApiError> hold(const GenerationRequest& request, size_t bytes) const;
   ReplyFrame frame_of(const ApiRequest& parsed, const GenerationRequest& generation) const;
   std::optional<ApiError> bound_reply(const ApiRequest& parsed, const ReplyFrame& frame, GenerationRequest& out) const;
@@ -113,8 +113,8 @@ class Api final : public HttpHandler {
   std::string domain_of(const std::string& asked, const std::string& tenant);
 
   Reloadable<const ApiKeys> keys_;
-  // True if the server has, or ever had, more than one tenant. Then the metrics may hold domains of several tenants, so
-  // each tenant sees only its own.
+  // True if the server has, or ever had, more than one tenant. The metrics may then hold domains of several tenants, so
+  // each tenant sees only its own domains.
   std::atomic<bool> several_tenants_;
   const AllowedHosts hosts_;
   ServeLimits limits_;
@@ -128,9 +128,9 @@ class Api final : public HttpHandler {
   ServedModel model_;
   size_t longest_token_bytes_ = 1;
   std::shared_ptr<const text::TokenBytes> token_bytes_;
-  std::once_flag vocabulary_made_;  // set by the first request with a grammar
+  std::once_flag vocabulary_made_;  // vocabulary_ is made at the first request with a grammar
   std::unique_ptr<const text::Vocabulary> vocabulary_;
-  // Makes conversation keys unpredictable, so that no client can choose conversations that a draft on trial serves or
+  // Random salt of conversation keys. It prevents clients from choosing conversations that a draft on trial serves or
   // scores.
   const std::string salt_;
   std::mutex mutex_;                            // guards domains_
@@ -142,7 +142,7 @@ class Api final : public HttpHandler {
 class AdminApi final : public HttpHandler {
  public:
   explicit AdminApi(std::function<void()> drain) : drain_(std::move(drain)) {}
-  void set_drafts(DraftControl* drafts) { drafts_.store(drafts); }  // null until a model is loaded: 503
+  void set_drafts(DraftControl* drafts) { drafts_.store(drafts); }  // null until a model is loaded: replies are 503
   std::optional<HttpReply> answer_head(HttpRequest& request) override;
   std::shared_ptr<Exchange> respond(HttpRequest request) override;
   void replied(const HttpRequest&, int) override {}
@@ -152,9 +152,9 @@ class AdminApi final : public HttpHandler {
   std::atomic<DraftControl*> drafts_{nullptr};
 };
 
-// assets/dashboard.html: one page that polls /metrics and loads nothing from other sites
+// The content of assets/dashboard.html, a page that polls /metrics and loads nothing from other sites.
 extern const char kDashboardHtml[];
-// docs/openapi.json
+// The content of docs/openapi.json.
 extern const char kOpenapiJson[];
 
 }  // namespace specdec::deploy

@@ -1,5 +1,5 @@
-// The part of Api that makes token ids: rendered conversations, texts of any length, truncated prompts, the rules of a
-// request, /tokenize and /detokenize.
+// Functions of Api that make token ids: rendered conversations, texts of any length, truncated prompts, a request's
+// sampling rules, /tokenize and /detokenize.
 #include <algorithm>
 #include <utility>
 
@@ -13,9 +13,9 @@ namespace specdec::deploy {
 
 namespace {
 
-// Bytes per token assumed when the beginning of a very long text is probed; most texts have fewer.
+// Bytes per token that are assumed when only the beginning of a very long text is encoded; most texts have fewer.
 constexpr size_t kProbedBytesPerToken = 8;
-// Bytes that one token takes in the reply of /tokenize, beside its text.
+// Bytes that one token takes in the reply of /tokenize, in addition to its text.
 constexpr size_t kListedTokenBytes = 32;
 
 }  // namespace
@@ -28,17 +28,17 @@ size_t Api::content_bytes(const std::vector<ChatMessage>& messages) {
   return bytes;
 }
 
-// Returns the tokens of a text, or none if they are too many for the context. A text that is far too long is not
-// encoded whole: it is refused if a piece from its beginning already has more than twice as many tokens as the context,
-// with a margin of longest_token_bytes_. The margin is needed because the piece may end inside a token, and then each
-// of the token's bytes may become a token of its own.
+// Returns the tokens of a text, or none if they do not fit the context. A far too long text is refused after encoding
+// only its beginning: the beginning must not have more than 2 × context + longest_token_bytes_ tokens. The term
+// longest_token_bytes_ is a margin: the beginning may end inside a token, and then each byte of this token may become a
+// token of its own.
 std::optional<std::vector<int32_t>> Api::encode(std::string_view text, bool add_special) const {
   const auto most = static_cast<size_t>(model_.max_context);
   if (text.size() / longest_token_bytes_ > most) return std::nullopt;
   const size_t piece = kProbedBytesPerToken * (most + longest_token_bytes_);
   if (text.size() > 2 * piece) {
     size_t end = piece;
-    while (end > 0 && (text[end] & 0xC0) == 0x80) --end;  // ends between two characters
+    while (end > 0 && (text[end] & 0xC0) == 0x80) --end;  // ends between two UTF-8 characters
     if (model_.tokenizer->encode(text.substr(0, end), false).size() > 2 * most + longest_token_bytes_)
       return std::nullopt;
   }
@@ -47,21 +47,21 @@ std::optional<std::vector<int32_t>> Api::encode(std::string_view text, bool add_
   return tokens;
 }
 
-// Returns the number of bytes up to which a text is turned into tokens although it may have more of them than the
-// context has room for. It is never below the length that encode() takes without looking at a piece first.
+// Returns the largest size in bytes of a text that encode_long() encodes. All texts that encode() encodes without a
+// look at their beginning are within this size.
 size_t Api::longest_text() const {
   return std::max(limits_.long_text_bytes,
                   2 * kProbedBytesPerToken * (static_cast<size_t>(model_.max_context) + longest_token_bytes_));
 }
 
-// Returns the tokens of a text, however many they are, or none if the text is too long to be encoded.
+// Returns the tokens of a text, however many there are, or none if the text has more than longest_text() bytes.
 std::optional<std::vector<int32_t>> Api::encode_long(std::string_view text, bool add_special) const {
   if (text.size() > longest_text()) return std::nullopt;
   return model_.tokenizer->encode(text, add_special);
 }
 
-// Sets `kept` to the number of prompt tokens that truncate_prompt_tokens asks for, or returns the refusal if they leave
-// no room for the answer. Leaves it unchanged if nothing is to be truncated.
+// Sets `kept` to the number of prompt tokens that truncate_prompt_tokens asks for. Returns an error if this many tokens
+// leave no room for the answer. Does not change `kept` if the request does not ask for truncation.
 std::optional<ApiError> Api::kept_tokens(const ApiRequest& parsed, size_t& kept) const {
   if (!parsed.truncate_prompt_tokens) return std::nullopt;
   const auto room = [this](int64_t answer) {
@@ -77,8 +77,9 @@ std::optional<ApiError> Api::kept_tokens(const ApiRequest& parsed, size_t& kept)
   return std::nullopt;
 }
 
-// Drops tokens until at most `kept` are left, and returns whether any were dropped. Keeps the last ones. If special
-// tokens were added, those that the tokenizer puts before every text (BOS) are kept, too, and count.
+// Drops tokens until at most `kept` are left, and returns whether any were dropped. The last tokens are kept. If
+// special tokens were added, the tokens that the tokenizer puts before every text (BOS) are kept as well; they count
+// towards `kept`.
 bool Api::keep_last(std::vector<int32_t>& tokens, size_t kept, bool added_special) const {
   if (tokens.size() <= kept) return false;
   size_t first = 0;
@@ -87,16 +88,16 @@ bool Api::keep_last(std::vector<int32_t>& tokens, size_t kept, bool added_specia
     while (first < std::min(around.size(), kept) && tokens[first] == around[first]) ++first;
   }
   tokens.erase(tokens.begin() + static_cast<ptrdiff_t>(first), tokens.end() - static_cast<ptrdiff_t>(kept - first));
-  tokens.shrink_to_fit();  // only what is kept is counted
+  tokens.shrink_to_fit();  // frees memory, because only the kept tokens are charged to the budget
   return true;
 }
 
-// Returns whether the model has all of these tokens.
+// Returns whether all of these tokens are in the model's vocabulary.
 bool Api::knows(std::span<const int32_t> ids) const {
   return std::all_of(ids.begin(), ids.end(), [this](int32_t id) { return id < model_.vocab_size; });
 }
 
-// Renders a conversation, or returns the refusal. `id` is the request's.
+// Renders a conversation, or returns the refusal. `id` is the request's id, for the log.
 std::variant<std::string, ApiError> Api::render(const ChatFields& chat, bool add_generation_prompt,
                                                 const std::string& id) const {
   if (!model_.chat_template)
@@ -113,7 +114,7 @@ std::variant<std::string, ApiError> Api::render(const ChatFields& chat, bool add
     if (member) return invalid_parameter(*member, "nothing here: the model's chat template leaves it out");
     return rendered;
   } catch (const Error& e) {
-    if (e.kind() != ErrorKind::kData) throw;  // the conversation is not to blame: there is no process to render it
+    if (e.kind() != ErrorKind::kData) throw;  // other kinds are no fault of the conversation: no process can render it
     // The error's text is not logged, because it may quote the conversation.
     log(LogLevel::kWarn, id + ": the chat template rejected the conversation");
     return invalid_parameter("messages", "a conversation that the model's chat template accepts");
@@ -134,7 +135,7 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
     return invalid_parameter("min_tokens", "at most " + std::to_string(out.options.max_tokens) +
                                                ", the most tokens that the answer may have");
   if (rules.min_tokens > 0) {
-    rules.stop_ids = model_.eos_ids;  // with ignore_eos, too, as in vLLM
+    rules.stop_ids = model_.eos_ids;  // min_tokens forbids these tokens even with ignore_eos, as in vLLM
     rules.stop_ids.insert(rules.stop_ids.end(), parsed.stop_token_ids.begin(), parsed.stop_token_ids.end());
   }
   for (const std::string& word : parsed.bad_words)
@@ -154,9 +155,9 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
   return std::nullopt;
 }
 
-// Adds the requested grammar to `rules`, or returns the refusal. Runs on the worker thread, so the engine never waits
-// for a grammar. The grammar is compiled here only after a child process has compiled it without a fault and its bytes
-// fit the budget. So must the tables with which every answer begins.
+// Adds the requested grammar to `rules`, or returns the refusal. Runs on a worker thread, so the engine does not wait.
+// A child process compiles the grammar first. The grammar is compiled in this process only if the child process
+// succeeded and the grammar's size fits the memory budget. The matcher state of every answer must also fit the budget.
 std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, GenerationRequest& out,
                                          decode::LogitsProcessors& rules) {
   try {
@@ -171,14 +172,14 @@ std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, Generati
     rules.constraint = masks_.off_thread(matcher, out.tenant, model_.vocab_size, of_one);
     return std::nullopt;
   } catch (const Error& e) {
-    if (e.kind() != ErrorKind::kData) throw;  // the grammar is not to blame
+    if (e.kind() != ErrorKind::kData) throw;  // other kinds of errors are no fault of the grammar
     // The error's text is not logged, because it would quote the grammar.
     log(LogLevel::kWarn, asked.param + ": a grammar of " + std::to_string(asked.source.size()) + " bytes was refused");
     return invalid_parameter(asked.param, "a grammar that is well-formed, supported, satisfiable and not too large");
   }
 }
 
-// Answers POST /tokenize as vLLM does. The count may be larger than the context.
+// Answers POST /tokenize as vLLM does. The number of tokens may exceed the context.
 HttpReply Api::tokenize(const HttpRequest& request) const {
   const auto refused = [&request](const ApiError& error) { return error_reply(error, request.id); };
   auto result = parse_tokenize(request.body, limits_);

@@ -36,7 +36,7 @@ DraftSwap::Held::Held(NamedDraft d, double prior, const decode::CostModel& targe
       model(*draft.model, timer),
       costs(target.another_draft()),
       overlap(prior),
-      coupled_overlap(prior / (2 - prior)) {}  // the coupled rule accepts at least this much if the overlap is `prior`
+      coupled_overlap(prior / (2 - prior)) {}  // lower bound of the coupled rule's overlap
 
 DraftSwap::DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap,
                      const decode::CostModel& costs, const PassTimer& timer)
@@ -111,8 +111,8 @@ Json DraftSwap::status() const {
     out["former"] = std::count_if(former_.begin(), former_.end(), [](const auto& held) { return !held.expired(); });
     if (!candidate_) return out;
     out["candidate"].update({{"score", score_}, {"serve", serve_}, {"answers", served_}});
-    // In order of arrival, because a confidence sequence stays valid over repeated readings only if earlier values keep
-    // their places.
+    // Values are in order of arrival: a confidence sequence that is read repeatedly is valid only if earlier values
+    // keep their positions.
     for (auto* values : {&serving, &candidate, &difference}) values->resize(scores_.size());
     for (const auto& [conversation, sums] : scores_) {
       const auto n = static_cast<double>(sums.positions);
@@ -130,7 +130,7 @@ Json DraftSwap::status() const {
   return out;
 }
 
-// Ends the trial and returns the candidate, so that the caller can free its model without holding the lock.
+// Ends the trial and returns the candidate, so that the caller can free its model after releasing the lock.
 std::shared_ptr<DraftSwap::Held> DraftSwap::end_trial(const char* outcome, const std::string& reason) {
   state_ = outcome;
   reason_ = reason;
@@ -180,7 +180,7 @@ void DraftSwap::load(const DraftOrder& order, std::function<void(const std::opti
     }
   }
   if (error) return done(error);
-  if (loader_.joinable()) loader_.join();  // the thread of an earlier load, which has ended
+  if (loader_.joinable()) loader_.join();  // joins the thread of the previous load, which has nothing left to do
   loader_ = std::thread([this, order, done = std::move(done)] {
     std::optional<Error> failed;
     try {
@@ -195,7 +195,7 @@ void DraftSwap::load(const DraftOrder& order, std::function<void(const std::opti
       served_ = 0;
     } catch (const Error& e) {
       failed = e;
-    } catch (const DeviceLost& lost) {  // the engine's next pass meets the same failure, and ends the server
+    } catch (const DeviceLost& lost) {  // the engine's next pass will fail in the same way and end the server
       failed.emplace(ErrorKind::kDevice, lost.what());
     } catch (const std::exception& e) {
       failed.emplace(ErrorKind::kInternal, e.what());

@@ -1,9 +1,10 @@
-// Manages the serving draft and, during a trial, a candidate next to it. Decides which conversations each of them gets,
-// and measures the trial, whose states are
+// Manages the serving draft and, during a trial, a candidate that may replace it. Decides which conversations each
+// draft gets, and measures the trial. The states of a trial are
 //   loading → canary → promoted | dropped, or loading → refused.
-// A sequence keeps its draft to its end; a model is freed when the last sequence that uses it ends. A draft on trial
-// scores the same text at the positions that the serving draft reached. The target's p is known there and the text does
-// not depend on the draft on trial, so the overlaps of the two drafts form a pair.
+// A sequence keeps its draft to its end. A model is freed when the last sequence that uses it ends. To compare the
+// drafts, the candidate (as "shadow") also scores sequences of the serving draft, at the positions that the serving
+// draft reached. The target's p is known there, and the text does not depend on the candidate, so the overlaps of both
+// drafts can be compared in pairs.
 #pragma once
 
 #include <atomic>
@@ -23,13 +24,13 @@
 
 namespace specdec::deploy {
 
-// Sums the durations of model passes in `seconds`, as `clock` shows them.
+// Adds the durations of model passes to `seconds`, measured with `clock`.
 struct PassTimer {
   const Clock& clock;
   double& seconds;
 };
 
-// Adds the duration of a model's passes to the timer.
+// Forwards all calls and adds the duration of each pass to the timer.
 class TimedModel final : public decode::ForwardingModel {
  public:
   TimedModel(decode::CausalModel& model, const PassTimer& timer) : ForwardingModel(model), timer_(timer) {}
@@ -40,50 +41,51 @@ class TimedModel final : public decode::ForwardingModel {
 };
 
 struct NamedDraft {
-  std::string name, id;                        // name: as the operator gave it; id: fingerprint
+  std::string name, id;                        // name: as the operator wrote it; id: fingerprint
   std::shared_ptr<decode::CausalModel> model;  // null: no draft
 };
 
 class DraftSwap final : public DraftControl {
  public:
-  // conversations scored in a trial; more would not narrow the interval much
+  // A trial scores at most this many conversations; more would hardly narrow the interval.
   static constexpr size_t kScored = 10000;
   static constexpr double kScore = 0.1;
 
-  // Holds a draft that serves, is on trial, or is still used by a sequence.
+  // A draft that serves, is on trial, or is still used by a sequence.
   struct Held {
     Held(NamedDraft d, double prior, const decode::CostModel& target, const PassTimer& timer);
     const NamedDraft draft;
     TimedModel model;
-    decode::CostModel costs;       // engine thread: its own passes; the target's costs are shared by all drafts
-    int plain_owed = -1;           // engine thread: plain steps before its next probe, while K is 0 (ControllerOptions)
-    KLog k_log;                    // engine thread, like depth_evidence
-    DepthEvidence depth_evidence;  // of its last step
-    // Engine thread: the overlaps that controllers observed; those of seeded requests under the coupled rule are
-    // separate.
+    decode::CostModel costs;  // engine thread only: costs of this draft; the target's costs are shared by all drafts
+    int plain_owed = -1;      // engine thread only: plain steps until drafting is tried again (ControllerOptions)
+    KLog k_log;               // engine thread only, like depth_evidence
+    DepthEvidence depth_evidence;  // figures of the draft's latest step
+    // Engine thread only: mean overlaps that controllers observed. Seeded requests under the coupled rule have their
+    // own mean.
     decode::OverlapMean overlap, coupled_overlap;
     std::atomic<bool> on_trial{true};
   };
   struct Pick {
-    std::shared_ptr<Held> draft, shadow;  // null: none
+    std::shared_ptr<Held> draft, shadow;  // shadow: only scores the text; null: none
   };
 
-  // `costs` holds the measured costs of the target, which all drafts share. `timer` sums the passes of all drafts. Both
-  // belong to the engine thread. `serving.model` may be null.
+  // `costs` are the measured costs of the target, which all drafts share. `timer` sums the passes of all drafts. Only
+  // the engine thread uses `costs` and `timer`. `serving.model` may be null.
   DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap, const decode::CostModel& costs,
             const PassTimer& timer);
   ~DraftSwap() override;  // waits for a running load
 
-  // `load` reads a draft on a thread of its own and throws Error if it cannot. Until it is set, every load is refused.
+  // `load` loads a draft; it is called on a thread of its own and throws Error on failure. Until it is set, every load
+  // is refused.
   void set_loader(std::function<NamedDraft(const std::string& name)> load);
 
-  // Limits how many of the scored conversations may come from one tenant.
+  // Limits the number of scored conversations that come from one tenant.
   void share_among_tenants(size_t of_one_tenant);
 
-  // Engine thread. Chooses the drafts of a new sequence. All sequences of a conversation get the same drafts as long as
-  // the shares do not change.
+  // Engine thread only. Chooses the drafts of a new sequence. All sequences of a conversation get the same drafts as
+  // long as the trial's shares (score, serve) do not change.
   Pick pick(const std::string& conversation, uint64_t tenant = 0);
-  // Records a step for which both drafts have overlaps, position by position.
+  // Records the overlaps of the serving draft and of the shadow at each position of a step that both scored.
   void scored(const std::string& conversation, uint64_t tenant, const Pick& pick, std::span<const double> serving,
               std::span<const double> shadow);
 
@@ -111,10 +113,10 @@ class DraftSwap final : public DraftControl {
   mutable std::mutex mutex_;  // guards all members below
   std::shared_ptr<Held> serving_, candidate_;
   std::vector<std::weak_ptr<Held>> former_;
-  std::string state_ = "none", name_, reason_;  // of the last load
+  std::string state_ = "none", name_, reason_;  // state, name and reason of the latest load
   double score_ = kScore, serve_ = 0;
   int64_t served_ = 0;                           // answers drafted by the candidate
-  std::map<std::string, Scores> scores_;         // by conversation
+  std::map<std::string, Scores> scores_;         // conversation → scores
   std::map<uint64_t, size_t> scored_by_tenant_;  // scored conversations of each tenant
   size_t scored_of_one_tenant_ = kScored;
   std::thread loader_;

@@ -1,5 +1,5 @@
-// Tracks a draft's prevailing K, the K that most of its recent steps use, and makes a log line for the operator when it
-// changes.
+// Tracks the K that most of a draft's recent steps use (the prevailing K), and makes a log line for the operator when
+// it changes.
 #pragma once
 
 #include <optional>
@@ -11,21 +11,22 @@
 
 namespace specdec::deploy {
 
-// Each draft has a KLog, which is used on the engine thread only.
+// Each draft has its own KLog, which only the engine thread uses.
 class KLog {
  public:
-  static constexpr double kQuiet = 10;  // seconds between two lines
+  static constexpr double kQuiet = 10;  // least seconds between two log lines
 
-  // Takes the K of each of the draft's sequences in one step. The caller leaves out probes and steps made only to
-  // measure.
+  // Takes the K that each of the draft's sequences used in one step. The caller leaves out steps that draft only to
+  // test another K or to measure costs.
   void chose(std::span<const int> ks);
   int prevailing() const { return prevailing_; }
-  // Returns "K 4 → 0 at batch 16: …" with the figures on which the choice rests, if basis.k differs from the K logged
-  // last and the last line is at least kQuiet seconds old. Returns none until the costs are measured.
+  // Returns a log line such as "K 4 → 0 at batch 16: …" with the figures behind the choice of K. Returns none if
+  // basis.k is the K logged last, if the last line is less than kQuiet seconds old, or if the costs are not measured
+  // yet.
   std::optional<std::string> line(const DepthEvidence& basis, double now);
 
  private:
-  std::vector<double> shares_;  // share of each K, older steps fading
+  std::vector<double> shares_;  // share of each K in the steps so far; older steps count less
   int prevailing_ = 0;
   int said_ = -1;
   double said_at_ = 0;

@@ -21,10 +21,11 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int kMaxK = 32;  // the maximum of --max-k; a report may contain more
+constexpr int kMaxK = 32;  // the maximum of --max-k; a validation report may contain a larger K
 
-// Returns the names in /v1/models. A packaged model ("store/sha256-…/target") is named after the model that was
-// packaged. Where its directory's name was a placeholder and its config told a better one, requests may use both.
+// Returns the model names of /v1/models. A packaged target lies in "store/sha256-…/target", so its name is taken from
+// the directory of the model that was packaged. If that directory has a placeholder name and config.json a better name,
+// requests may use both names.
 std::vector<std::string> served_names(const ServeOptions& options, const LoadedPair& pair,
                                       const std::optional<ValidationReport>& report) {
   if (!options.model_names.empty()) return options.model_names;
@@ -33,15 +34,16 @@ std::vector<std::string> served_names(const ServeOptions& options, const LoadedP
   return model_names(is_packaged ? fs::path(report->target_path) : pair.target_dir, pair.target_dir);
 }
 
-// Returns the package's gate report; none if the user gave another draft, because the report did not judge that pair.
+// Returns the gate's report in the package; none if the user gave another draft, because the report does not judge that
+// pair.
 std::optional<ValidationReport> packaged_report(const ServeOptions& options,
                                                 const std::optional<ResolvedPackage>& package) {
   if (!options.draft.empty() || !package || !package->manifest.report.is_object()) return std::nullopt;
   return validation_report_from_json(package->manifest.report, package->root.string() + "/manifest.json: report");
 }
 
-// Returns the dtype, as --dtype names it, in which the gate measured the package's pair, if that is not what auto means
-// for its target: what is gated is what is served. "" if auto is right, or if the package tells nothing.
+// Returns the dtype in which the gate measured the package's pair, as --dtype names it; the pair is served in this
+// dtype. Returns "" if --dtype auto gives the same dtype, or if the package does not name a dtype.
 std::string gated_dtype(const std::optional<ResolvedPackage>& package, const std::string& name) {
   if (!package || !package->manifest.report.is_object()) return "";
   const Json dtype = package->manifest.report.value("/inputs/dtype"_json_pointer, Json());
@@ -51,13 +53,13 @@ std::string gated_dtype(const std::optional<ResolvedPackage>& package, const std
     const bool is_own =
         config.quantisation.method == model::Quantisation::Method::kNone && dtype == model::dtype_flag(config.dtype);
     return is_own ? "" : dtype.get<std::string>();
-  } catch (const Error&) {  // loading the pair reports it, after a stale draft
+  } catch (const Error&) {  // load_pair() reports the error, after the check for a stale draft
     return "";
   }
 }
 
-// Lets the pair be served as it was gated, unless --dtype says otherwise. Returns a line about it; "" if there is
-// nothing to say.
+// Sets the dtype in which the gate measured the pair, unless --dtype gives another. Returns a line that says so, or a
+// warning; "" if nothing changes.
 std::string take_gated_dtype(const std::string& gated, DeviceOptions& device) {
   if (gated.empty() || gated == device.dtype) return "";
   if (device.dtype != "auto")
@@ -67,12 +69,13 @@ std::string take_gated_dtype(const std::string& gated, DeviceOptions& device) {
   return "decoding in " + gated + ", in which the gate measured this package (--dtype changes it)";
 }
 
-// Holds the chat template. Checking a template forks the process, so it is loaded before the server starts threads. An
-// error is kept for later, because a stale draft must be reported before any other error.
+// The chat template, or the error of loading it. The template is loaded before the server starts threads, because
+// checking a template forks the process. The error is reported later, because a stale draft must be reported before any
+// other error.
 struct Chat {
   std::optional<text::ChatTemplate> chat_template;
   std::optional<Error> error;
-  std::shared_ptr<const VerifiedFiles> verified;  // the package's files from which the template was read
+  std::shared_ptr<const VerifiedFiles> verified;  // the package's files, of which the template is one
 };
 
 Chat load_chat(const std::string& target, const std::optional<ResolvedPackage>& package, bool allow_stale) {
@@ -107,24 +110,26 @@ PairOptions pair_options(const ServeOptions& options, const std::function<void(c
   return wanted;
 }
 
-// Returns options that start the controller from the gate's measurements of this pair. The user's flags override them.
+// Returns options for the K controller that start from the gate's measurements of this pair. The user's flags take
+// precedence.
 StepperRunnerOptions stepping_of(const ServeOptions& options, const std::optional<ValidationReport>& report) {
   StepperRunnerOptions stepping;
   stepping.speculation = options.speculation;
   if (!report) return stepping;
   if (report->alpha.n > 0) stepping.prior_overlap = std::clamp(report->alpha.value, 0.01, 0.99);
   const LaunchPlan plan = launch_plan(*report, "", "");
-  // If the gate did not pass, decoding is plain until the controller itself has measured a gain.
+  // If the gate did not pass, its schedule has only K = 0: decoding is plain until the controller has measured a gain
+  // itself.
   stepping.schedule = ranges_of(plan.schedule);
   stepping.text_max_k = options.speculation.max_k;  // the gate judged the draft model, not suffix drafts
-  // If drafting changes the output, no gain justifies it.
+  // A draft that changes the output is never used, whatever its speed.
   const int tried_k = report->verdict == Verdict::kNotLossless ? 0 : plan.tried_k;
   if (!options.max_k_given) stepping.speculation.max_k = std::min(std::max(plan.max_k(), tried_k), kMaxK);
   if (!options.verify_given) stepping.speculation.verify = parse_verify_rule(plan.verify);
   return stepping;
 }
 
-// Returns a line for a package whose gate did not pass; "" if it passed.
+// Returns a warning for a package whose gate did not pass; "" if it passed or if --k 0 disables drafting.
 std::string gate_warning(const ServeOptions& options, const ValidationReport& report) {
   if (report.verdict == Verdict::kPass || options.speculation.k == 0) return "";
   const char* const does = options.speculation.k > 0 ? "it drafts because --k says so"
@@ -159,13 +164,13 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   PairOptions wanted = pair_options(options, note);
   const std::string target_name = wanted.target;
   const std::optional<ResolvedPackage> package = locate_package(target_name);
-  if (package) wanted.target = package->root.string();  // resolved once, because a channel may move meanwhile
+  if (package) wanted.target = package->root.string();  // a channel may move, so it is resolved only once
   if (!options.package.empty() && !package)
     throw Error(ErrorKind::kModel, options.package +
                                        ": no package (a directory with manifest.json, STORE:CHANNEL or sha256-...): "
                                        "use --target for a model");
   const Chat chat = load_chat(wanted.target, package, options.allow_stale);
-  const text::GrammarChecker grammars;  // forks the process, like loading the template
+  const text::GrammarChecker grammars;  // starts a child process, which must happen before any thread starts
   std::optional<Server> server;
   if (!chat.error) server.emplace(options, ServeLimits{}, clock);
   wanted.rank_command = hooks.rank_command;
@@ -198,7 +203,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   model.card.draft = draft_id;
   model.card.package = pair.package_digest;
   model.card.created = clock.unix_seconds();
-  // Requests that can never fit are refused at once.
+  // The served context is what the model and its KV cache can hold, so requests that can never fit are refused at once.
   model.card.max_context = std::min(target->max_length(), target->capacity_tokens());
   if (options.max_context > 0) model.card.max_context = std::min(options.max_context, model.card.max_context);
   model.tokenizer = pair.tokenizer.get();

@@ -13,12 +13,12 @@ namespace specdec::deploy {
 
 namespace {
 
-// The number of tokens per step that draft models may prefill to catch up with their sequences. Like the prefill budget
+// Limit of the tokens per step that draft models may prefill to catch up with their sequences. Like the prefill budget
 // for prompts, it bounds the inter-token latency.
 constexpr int64_t kDraftReads = 512;
 
 struct Failure {
-  std::optional<ErrorKind> kind;  // none for an exception that is no Error, such as one of the compute library
+  std::optional<ErrorKind> kind;  // none: the exception is no Error, for example one of LibTorch
   bool masks_spent = false;
 };
 
@@ -39,8 +39,8 @@ Failure failure_of(const std::exception_ptr& exception) {
 struct StepperRunner::Running {
   std::string conversation;
   DraftSwap::Pick pick;
-  // The overlap mean of pick.draft: the controller starts from it, and observed overlaps are added to it. Null without
-  // a draft.
+  // Mean overlap of pick.draft: the controller starts from it, and observed overlaps are added to it. Null if there is
+  // no draft.
   decode::OverlapMean* expected = nullptr;
   decode::Sequence sequence;
   bool draft_failed = false;
@@ -111,13 +111,13 @@ void StepperRunner::preempt(SequenceKey key) { stepper_.close(running_.at(key)->
 
 bool StepperRunner::ready(SequenceKey key) { return stepper_.ready(running_.at(key)->sequence); }
 
-// Runs one step. The stepper records the failure of a single sequence in that sequence's outcome. If a pass of the
-// target throws, all sequences are as before. Returns false if the caches were full.
+// Runs one step. The failure of a single sequence is recorded in that sequence's outcome. If a pass of the target
+// throws, all sequences are unchanged. Returns false if the KV caches were full.
 bool StepperRunner::run(std::span<decode::Sequence* const> batch) {
   pass_failure_ = nullptr;
   try {
     stepper_.step(batch, kDraftReads);
-    // The passes of a round on the device do not go through the timed models.
+    // A round on the device calls neither target_ nor the timed drafts, so its times are added here.
     const decode::RoundSeconds& round = stepper_.device_seconds();
     for (const auto& level : round.levels) draft_seconds_ += level.seconds;
     target_seconds_ += round.target;
@@ -167,9 +167,10 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   if (s.draft_failed() && !std::exchange(running.draft_failed, true)) ++draft_failures_;
   if (result.mask_late) return;
   result.failed = result.failure || result.emitted.empty();
-  // A sequence that emitted nothing and has no failure of its own was in a pass that failed even when run alone. An
-  // exception of such a pass that is not an Error comes from the compute library. If a sequence's own failure is such
-  // an exception, the sequence's state may be the cause, so it does not count as a failure of the device.
+  // If the sequence emitted no token and has no failure of its own, the target's pass threw, even when it was repeated
+  // for this sequence alone. If the exception is no Error, it comes from LibTorch and counts as a device failure. A
+  // sequence's own failure that is no Error does not count as a device failure, because the sequence's state may be the
+  // cause.
   const std::exception_ptr& cause = result.failure ? result.failure : pass_failure_;
   const ErrorKind unknown = result.failure ? ErrorKind::kInternal : ErrorKind::kDevice;
   const Failure failure = failure_of(cause);
@@ -191,7 +192,8 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   drafts_.scored(running.conversation, s.options().tenant, pick, result.overlaps, result.shadow_overlaps);
 }
 
-// Collects, for each draft, the figures on which its controllers based their K in this step, and logs a change of K.
+// Collects, for each draft, the figures from which its controllers chose K in this step, and logs a change of the
+// prevailing K.
 void StepperRunner::explain(std::span<const SequenceKey> batch) {
   std::map<DraftSwap::Held*, std::vector<const decode::Sequence*>> drafting;
   for (const SequenceKey key : batch) {
@@ -237,8 +239,8 @@ std::vector<DepthEvidence> StepperRunner::depth_evidence() const {
 void StepperRunner::finish(SequenceKey key) {
   const auto it = running_.find(key);
   if (it == running_.end()) return;
-  // Updates the moving mean of answer lengths. An answer under way is expected to go on for this many tokens, like a
-  // new one, and K must pay off within them.
+  // Updates the moving mean of answer lengths. The controllers expect every answer, even a half-finished one, to
+  // continue for this many tokens, so a K must pay off within this many tokens.
   if (const auto emitted = static_cast<double>(it->second->sequence.counts().emitted); emitted > 0)
     mean_answer_ += (mean_answer_ > 0 ? 0.05 : 1) * (emitted - mean_answer_);
   running_.erase(it);

@@ -1,4 +1,4 @@
-// Implements StepRunner over real models: a decode::Stepper with one K controller and one random stream per sequence.
+// Implements StepRunner over real models: a decode::Stepper, with a K controller and a random stream for each sequence.
 #pragma once
 
 #include <array>
@@ -18,17 +18,18 @@ namespace specdec::deploy {
 
 struct StepperRunnerOptions {
   SpeculationOptions speculation;
-  // overlap that a new sequence expects of the draft before the server has measured any (the gate's figure)
+  // The overlap that new sequences assume for the draft until the server has measured one. Taken from the gate's
+  // report.
   double prior_overlap = 0.7;
   std::vector<std::array<int, 3>> schedule = {};  // validated [batch_lo, batch_hi, k], as in ControllerOptions
-  int text_max_k = 0;                             // for suffix drafts; 0: as in `speculation`
-  bool coupled_seeds = true;                      // seeded sequences use the coupled rule, whatever `speculation` says
+  int text_max_k = 0;                             // maximum of K for suffix drafts; 0: as in `speculation`
+  bool coupled_seeds = true;                      // seeded sequences use the coupled rule, not that of `speculation`
 };
 
 class StepperRunner final : public StepRunner {
  public:
-  // The models must outlive the runner, except the model of a NamedDraft, which the runner owns. A null draft means
-  // none. Throws Error(kModel) if the vocabularies differ.
+  // The models must outlive the runner, except the model of a NamedDraft, which the runner owns. If the draft is null,
+  // decoding is plain. Throws Error(kModel) if the vocabularies differ.
   StepperRunner(decode::CausalModel& target, decode::CausalModel* draft, StepperRunnerOptions options,
                 const Clock& clock);
   StepperRunner(decode::CausalModel& target, NamedDraft draft, StepperRunnerOptions options, const Clock& clock);
@@ -40,8 +41,8 @@ class StepperRunner final : public StepRunner {
   PrefillResult prefill(SequenceKey key, int64_t most) override;
   void preempt(SequenceKey key) override;
   bool ready(SequenceKey key) override;
-  // If a pass for the whole batch throws, each sequence is stepped alone, so that only the sequences that cause the
-  // failure fail.
+  // Steps the batch. If a pass for the whole batch throws, each sequence is stepped alone, so that only sequences that
+  // cause the failure fail.
   void step(std::span<const SequenceKey> batch, std::span<StepResult> results) override;
   void finish(SequenceKey key) override;
   StageSeconds stage_seconds() const override;
@@ -57,9 +58,9 @@ class StepperRunner final : public StepRunner {
 
   StepperRunnerOptions options_;
   const Clock& clock_;
-  double target_seconds_ = 0, draft_seconds_ = 0;  // of all passes
+  double target_seconds_ = 0, draft_seconds_ = 0;  // total time of all passes
   TimedModel target_;
-  decode::CostModel costs_;  // of the target; each draft has its own besides
+  decode::CostModel costs_;  // costs of the target; each draft has its own costs
   DraftSwap drafts_;
   decode::Stepper stepper_;
   std::map<SequenceKey, std::unique_ptr<Running>> running_;
@@ -67,10 +68,10 @@ class StepperRunner final : public StepRunner {
   SequenceKey next_key_ = 0;
   double prompt_seconds_ = 0, step_seconds_ = 0;
   double prompt_target_seconds_ = 0;    // seconds of the target's prefill passes
-  decode::OverlapMean suffix_overlap_;  // of suffix drafts
-  double mean_answer_ = 0;              // in tokens
+  decode::OverlapMean suffix_overlap_;  // mean overlap of suffix drafts
+  double mean_answer_ = 0;              // moving mean of answer lengths, in tokens
   int64_t draft_failures_ = 0;
-  std::exception_ptr pass_failure_;  // exception of the last pass; null: none
+  std::exception_ptr pass_failure_;  // exception of the last pass; null: it succeeded
 };
 
 }  // namespace specdec::deploy

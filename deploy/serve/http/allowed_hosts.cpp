@@ -34,7 +34,8 @@ bool is_loopback(const std::string& name) {
   return ::inet_pton(AF_INET6, name.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-// Returns whether a browser sends this text as an Origin: in lower case, without the scheme's own port, path or slash.
+// Returns whether the text has the form in which browsers send an Origin: lower case, no default port, no path and no
+// slash at the end.
 bool is_origin(std::string_view text) {
   const size_t scheme = text.find("://");
   if (scheme == std::string_view::npos || scheme == 0) return false;
@@ -75,7 +76,7 @@ bool AllowedHosts::takes_origin(std::string_view origin) const {
 
 AllowedHosts::Headers AllowedHosts::reply_headers(std::string_view origin) const {
   if (origins_.empty()) return {};
-  Headers headers = {{"Vary", "Origin"}};  // a cache must not give one origin's reply to another
+  Headers headers = {{"Vary", "Origin"}};  // a cache must not give the reply for one origin to another
   if (!shares_with(origin)) return headers;
   headers.emplace_back("Access-Control-Allow-Origin", origin);
   headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
@@ -83,7 +84,7 @@ AllowedHosts::Headers AllowedHosts::reply_headers(std::string_view origin) const
 }
 
 AllowedHosts::Headers AllowedHosts::preflight_headers(std::string_view methods) {
-  // The star stands for every header but Authorization (Fetch standard, 3.3.4).
+  // In Access-Control-Allow-Headers, * stands for every header except Authorization (Fetch standard, 3.3.4).
   return {{"Access-Control-Allow-Methods", std::string(methods)},
           {"Access-Control-Allow-Headers", "*, Authorization"},
           {"Access-Control-Max-Age", "7200"}};

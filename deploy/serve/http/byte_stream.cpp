@@ -26,15 +26,15 @@ bool speaks_http(unsigned long error) {
 
 }  // namespace
 
-// OpenSSL keeps the number of the socket, which belongs to another connection soon after a close(). So each of its
-// calls follows this question.
+// Returns whether OpenSSL may be called; must be checked before each call. OpenSSL keeps the descriptor's number, which
+// may belong to another connection soon after close().
 bool ByteStream::may_use_session(error_code& ec) const {
   if (!ec && (failed_ || !socket_.is_open())) ec = net::error::bad_descriptor;
   return !ec;
 }
 
-// Waits until the socket is ready for an OpenSSL call to be repeated; `wanted` is what SSL_get_error() gave. Sets `ec`
-// if there is nothing to wait for.
+// Waits until the socket is ready, so that an OpenSSL call can be repeated; `wanted` is the result of SSL_get_error().
+// Sets `ec` if the session is over.
 net::awaitable<void> ByteStream::wait_for(int wanted, error_code& ec) {
   if (wanted == SSL_ERROR_WANT_READ) {
     co_await socket_.async_wait(Socket::wait_read, net::redirect_error(net::use_awaitable, ec));
@@ -80,7 +80,7 @@ net::awaitable<size_t> ByteStream::read_some(net::mutable_buffer room, error_cod
     const int done = SSL_read_ex(session_.get(), room.data(), room.size(), &bytes);
     if (done == 1) {
       co_await net::post(socket_.get_executor(),
-                         net::use_awaitable);  // other connections and the timers get their turn
+                         net::use_awaitable);  // lets other connections and the timers run
       co_return bytes;
     }
     const int wanted = SSL_get_error(session_.get(), done);
@@ -111,7 +111,7 @@ net::awaitable<void> ByteStream::write(std::string_view head, std::string_view b
     co_await net::async_write(socket_, both, net::redirect_error(net::use_awaitable, ec));
     co_return;
   }
-  // A short reply is one record.
+  // The beginning of the body is sent together with the head, so that a short reply is a single TLS record.
   std::string first(head);
   const size_t added = std::min(body.size(), kRecordBytes - first.size() % kRecordBytes);
   first.append(body.substr(0, added));
@@ -156,7 +156,8 @@ void ByteStream::finish_sending() {
   error_code ec, ignored;
   if (session_ && may_use_session(ec) && SSL_is_init_finished(session_.get()) == 1) {
     ERR_clear_error();
-    // The farewell fits the socket's buffer, or the client does not read and will not miss it.
+    // The close_notify alert usually fits into the socket's buffer. If it does not, the client is not reading, and the
+    // alert is lost.
     (void)SSL_shutdown(session_.get());
   }
   socket_.shutdown(Socket::shutdown_send, ignored);

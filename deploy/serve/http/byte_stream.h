@@ -1,6 +1,5 @@
-// The bytes of one connection, plain or through TLS. All calls are made on the strand of the socket, and nothing
-// blocks. With TLS, OpenSSL reads and writes the socket itself: each of its calls is repeated when the socket is ready
-// for it.
+// The byte stream of one connection, plain or through TLS. All calls are made on the socket's strand, and none blocks.
+// With TLS, OpenSSL itself reads and writes the socket; if the socket is not ready, the OpenSSL call is repeated later.
 #pragma once
 
 #include <boost/asio.hpp>
@@ -19,29 +18,28 @@ class ByteStream {
   enum class Handshake {
     kDone,
     kFailed,
-    kPlainHttp,  // the client sent a plain HTTP request: what is written from now on is plain, too
+    kPlainHttp,  // the client sent plain HTTP: later writes are not encrypted, so that it can read the error
   };
   enum class Waiting { kBytes, kNothing, kEnd };
 
-  // `socket` must belong to a strand. Without an identity the bytes are plain.
+  // `socket` must belong to a strand. Without an identity the stream is not encrypted.
   ByteStream(Socket socket, const TlsIdentity* identity) : socket_(std::move(socket)), identity_(identity) {}
 
   auto executor() { return socket_.get_executor(); }
   bool has_tls() const { return identity_ != nullptr; }
 
-  net::awaitable<Handshake> handshake();  // with TLS, to be called first
+  net::awaitable<Handshake> handshake();  // with TLS, must be called first
   net::awaitable<size_t> read_some(net::mutable_buffer room, boost::system::error_code& ec);
-  // Writes both texts, one after the other.
+  // Writes `head`, then `body`.
   net::awaitable<void> write(std::string_view head, std::string_view body, boost::system::error_code& ec);
-  // Waits until bytes, or the end, can be read from the socket. waiting() then says what is there; it takes no bytes
-  // away.
+  // Waits until the socket has bytes to read or has ended. Consumes no bytes; waiting() says which of the two it is.
   net::awaitable<void> wait(boost::system::error_code& ec);
   Waiting waiting();
-  // Reads bytes that nobody wants from the socket, as they are.
+  // Reads raw bytes, not decrypted, from the socket. The caller discards them.
   net::awaitable<size_t> discard_some(net::mutable_buffer room, boost::system::error_code& ec);
 
-  void cancel();          // ends the calls that wait, with operation_aborted
-  void finish_sending();  // says that no more bytes follow
+  void cancel();          // pending calls end with operation_aborted
+  void finish_sending();  // ends the sending direction of the connection
   void close();
 
  private:
@@ -51,8 +49,8 @@ class ByteStream {
 
   Socket socket_;
   const TlsIdentity* identity_;
-  TlsSession session_;   // null: the bytes are plain
-  bool failed_ = false;  // after an error OpenSSL allows no further call, not even the farewell
+  TlsSession session_;   // null: the stream is not encrypted
+  bool failed_ = false;  // after an error OpenSSL allows no further call, not even SSL_shutdown()
 };
 
 }  // namespace specdec::deploy

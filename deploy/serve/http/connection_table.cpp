@@ -14,7 +14,7 @@ std::optional<size_t> gives_way(std::span<const Seat> seats, const std::string& 
   const auto own = held.find(newcomer);
   const size_t mine = own == held.end() ? 0 : own->second;
   std::optional<size_t> found;
-  const auto rank = [&](size_t i) {  // the connection of the greatest rank gives way
+  const auto rank = [&](size_t i) {  // the connection with the highest rank is closed
     const Seat& seat = seats[i];
     return std::tuple(seat.phase == Seat::Phase::kIdle, held[seat.peer], -seat.since);
   };
@@ -39,7 +39,8 @@ bool ConnectionTable::free_descriptor() {
   return close_one("", 0);
 }
 
-// The caller must hold the lock.
+// Closes one connection for a newcomer of `peer`. `leaving`: connections that are closing already. The caller must hold
+// the lock.
 bool ConnectionTable::close_one(const std::string& peer, size_t leaving) {
   if (leaving >= kLeaving) return false;
   std::vector<Seat> seats;

@@ -1,6 +1,6 @@
-// Manages the places for connections of one listener. If all places are taken, an idle connection of the peer that
-// holds the most places is closed for the newcomer. So idle connections never keep a new client out, and no peer can
-// take all places by sending half a request on each.
+// Limits the number of connections of one listener. If the limit is reached, an idle connection of the peer with the
+// most connections is closed for a newcomer. So idle connections never keep a new client out, and no peer can use up
+// the limit by sending half a request on each connection.
 #pragma once
 
 #include <atomic>
@@ -15,34 +15,35 @@
 namespace specdec::deploy {
 
 struct Seat {
-  // kIdle: between two requests; kReading: receiving a request; kAnswering: answering it.
+  // kIdle: between two requests; kReading: receiving a request; kAnswering: answering a request.
   enum class Phase { kIdle, kReading, kAnswering };
   std::string peer;
   Phase phase = Phase::kIdle;
-  double since = 0;  // when the phase began, in seconds of any clock
+  double since = 0;  // start of the phase, in seconds of any fixed clock
 };
 
-// Chooses which of `seats` is closed for a newcomer when all places are taken. Prefers an idle connection of the peer
-// that holds the most places, the longest idle first. If none is idle, chooses a connection that is sending a request
-// and whose peer holds at least two more places than the newcomer's peer. Returns none if there is no such connection.
+// Chooses which of `seats` is closed for a newcomer when the limit is reached. Prefers idle connections: of the peer
+// with the most connections, the connection that has been idle longest. If none is idle, chooses a connection that is
+// sending a request and whose peer has at least two more connections than the newcomer's peer. Returns none if there is
+// no such connection.
 std::optional<size_t> gives_way(std::span<const Seat> seats, const std::string& newcomer);
 
 class Seated {
  public:
   virtual ~Seated() = default;
-  virtual Seat seat() const = 0;  // called from any thread
-  virtual void give_way() = 0;    // called from any thread; closes the connection, after its reply if one is being made
+  virtual Seat seat() const = 0;  // may be called from any thread
+  virtual void give_way() = 0;    // any thread; closes the connection, or if it is answering, after the reply
 };
 
 class ConnectionTable {
  public:
   explicit ConnectionTable(size_t places) : places_(places) {}
 
-  // Makes a place for a connection of this peer and returns whether there is one. A connection that was told to give
-  // way takes a moment to close; it is not counted as taking a place meanwhile.
+  // Makes room for a connection of this peer and returns whether there is room. A connection that was told to close is
+  // not counted, although it takes a moment to close.
   bool make_room(const std::string& peer);
-  // Is called when the process has no descriptor left for a new connection. Makes one connection give way by the rule
-  // of gives_way(), even if places are free. Returns whether one gives way.
+  // Must be called when the process has no file descriptor for a new connection. Closes one connection by the rule of
+  // gives_way(), even if the limit is not reached. Returns whether there is such a connection.
   bool free_descriptor();
   void add(const std::shared_ptr<Seated>& connection);
   size_t open() const;
@@ -55,7 +56,7 @@ class ConnectionTable {
 
  private:
   bool close_one(const std::string& peer, size_t leaving);
-  static constexpr size_t kLeaving = 64;  // how many connections may be closing at once
+  static constexpr size_t kLeaving = 64;  // limit of connections that are closing at the same time
   struct Entry {
     std::weak_ptr<Seated> connection;
     bool leaving = false;

@@ -42,8 +42,8 @@ void WorkQueue::done(const std::string& party, bool large, double seconds) {
   at->second.seconds += seconds;
   --at->second.running;
   running_large_ -= large;
-  // A party without work is removed if it has used at most floor_ seconds, because it would start again there. A party
-  // that has used more is remembered as long as any item waits.
+  // A party without work is forgotten if it has used at most floor_ seconds, because a new party starts with floor_
+  // seconds anyway. A party that has used more is remembered while items of any party wait.
   if (at->second.waiting.empty() && at->second.running == 0 && (waiting_ == 0 || at->second.seconds <= floor_))
     parties_.erase(at);
   if (waiting_ == 0)
@@ -84,15 +84,15 @@ void FairWorkers::run() {
       continue;
     }
     lock.unlock();
-    // Wall time and not CPU time counts, because a party occupies its thread even while templates and grammars run in
-    // child processes.
+    // Counts wall time instead of CPU time: while child processes render templates or compile grammars, the party still
+    // occupies this thread.
     const double before = SystemClock().seconds();
     item->work();
     item->work = nullptr;
     const double seconds = SystemClock().seconds() - before;
     lock.lock();
     queue_.done(item->party, item->large, seconds);
-    changed_.notify_all();  // items that had to wait for this party or for large work may start now
+    changed_.notify_all();  // items that waited for this party or for large work may start now
   }
 }
 

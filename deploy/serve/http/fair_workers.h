@@ -1,7 +1,7 @@
-// Worker threads that prepare requests before they enter the queue: JSON, templates, tokenizers, grammars. Parties take
-// turns by the seconds of thread time that they have used, so that one party's work, even if it ends in refusals, does
-// not delay another's. One party never occupies all threads, and large items leave two threads free for small ones.
-// With a single thread there is no such limit, and with two threads large items may occupy one.
+// Worker threads that prepare requests before the requests enter the queue: JSON, templates, tokenizers, grammars.
+// Parties (tenants) take turns by the thread time that they have used. So one party's work does not delay the others,
+// even if all its requests are refused. One party never occupies all threads, and large items leave two threads free
+// for small items. Exceptions: a single thread serves everything, and of two threads large items may occupy one.
 #pragma once
 
 #include <condition_variable>
@@ -21,21 +21,21 @@ namespace specdec::deploy {
 struct WorkItem {
   std::string party;
   bool large = false;
-  std::function<void()> work;  // never throws
+  std::function<void()> work;  // must not throw
 };
 
-// Decides which item is started next. It uses no thread and no clock.
+// Decides which item is started next. Has no threads and reads no clock.
 class WorkQueue {
  public:
   explicit WorkQueue(size_t threads)
       : of_one_party_(threads > 1 ? threads - 1 : 1), large_(threads > 2 ? threads - 2 : 1) {}
 
   void push(WorkItem item);
-  // Returns the next item, or none if nothing may start. Among the parties with an item that may start, it picks the
-  // one with the fewest running items, then the one that has used the fewest seconds. Within a party the order is first
-  // come, first served, but small items pass large ones that have to wait.
+  // Returns the next item, or none if no item may start. Chooses among the parties with an item that may start: first
+  // the fewest running items, then the fewest seconds used. A party's items start in order of arrival, but small items
+  // overtake large items that have to wait.
   std::optional<WorkItem> pop();
-  // Must be called when an item from pop() has ended.
+  // Must be called when an item that pop() returned has ended.
   void done(const std::string& party, bool large, double seconds);
   bool empty() const { return waiting_ == 0; }
 
@@ -48,8 +48,8 @@ class WorkQueue {
   std::deque<WorkItem>::iterator startable(Party& party) const;
 
   const size_t of_one_party_, large_;
-  std::map<std::string, Party> parties_;  // with waiting or running items, or more seconds used than floor_
-  double floor_ = 0;                      // seconds of the party served last: a returning party starts there
+  std::map<std::string, Party> parties_;  // only those with work or with more than floor_ seconds used
+  double floor_ = 0;                      // seconds that the party served last had used; new parties start with them
   size_t waiting_ = 0, running_large_ = 0;
 };
 

@@ -56,13 +56,13 @@ struct HttpServer::Impl {
   std::vector<std::filesystem::path> socket_files;
   std::vector<std::thread> threads;
   std::mutex mutex;
-  std::optional<std::chrono::steady_clock::time_point> warned;  // of a failing accept(); guarded by `mutex`
-  bool stopped = false;                                         // connections accepted from now on are closed
+  std::optional<std::chrono::steady_clock::time_point> warned;  // last warning about accept(); guarded by `mutex`
+  bool stopped = false;                                         // true: newly accepted connections are closed at once
 };
 
-// Returns the peer's address. For IPv6 this is the first 64 bits, because one customer has all addresses that begin
-// with them; an IPv4-mapped address becomes the IPv4 address. All processes at the other end of a Unix socket are one
-// peer.
+// Returns the address by which connections of one client are counted. For IPv6 this is the first 64 bits, because one
+// customer usually has all addresses with the same prefix. An IPv4-mapped IPv6 address is counted as the IPv4 address.
+// All processes that connect to a Unix socket count as one peer.
 std::string peer_of(const ByteStream::Socket& socket) {
   error_code ec;
   const auto remote = socket.remote_endpoint(ec);
@@ -73,11 +73,11 @@ std::string peer_of(const ByteStream::Socket& socket) {
     return {reinterpret_cast<const char*>(&v4), sizeof v4};
   }
   const auto& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-  if (IN6_IS_ADDR_V4MAPPED(&v6)) return {reinterpret_cast<const char*>(&v6) + 12, 4};  // an IPv4 client, IPv6 listener
+  if (IN6_IS_ADDR_V4MAPPED(&v6)) return {reinterpret_cast<const char*>(&v6) + 12, 4};  // IPv4 client, IPv6 listener
   return {reinterpret_cast<const char*>(&v6), sizeof v6 / 2};
 }
 
-// Logs that accepting fails, at most once a minute: it may fail many times a second.
+// Logs that accept() fails, at most once a minute, because it may fail many times a second.
 void HttpServer::Impl::warn_of_accept(const error_code& ec) {
   const auto now = std::chrono::steady_clock::now();
   {
@@ -96,7 +96,7 @@ net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
     co_await listener.acceptor.async_accept(socket, net::redirect_error(net::use_awaitable, ec));
     if (ec == net::error::operation_aborted || ec == net::error::bad_descriptor) co_return;
     if (ec) {
-      // Usually the process has no file descriptors left: an idle connection gives way, and needs a moment to close.
+      // The usual cause is a lack of file descriptors. So an idle connection is told to close, which takes a moment.
       const bool freed = std::any_of(listeners.begin(), listeners.end(),
                                      [](Listener& other) { return other.tcp && other.table.free_descriptor(); });
       warn_of_accept(ec);
@@ -111,7 +111,8 @@ net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
           "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: "
           "1\r\nContent-Length: " +
           std::to_string(reply.body.size()) + "\r\n\r\n" + reply.body;
-      // Fits the empty send buffer of a fresh socket, so it never waits for the client. A handshake would wait.
+      // The text fits the empty send buffer of a new socket, so send() never blocks. With TLS no reply is sent, because
+      // the handshake would block.
       if (!listener.identity &&
           ::send(socket.native_handle(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         log(LogLevel::kDebug, "a surplus connection was closed unanswered");
@@ -163,7 +164,7 @@ int HttpServer::listen(const std::string& host, int port, HttpHandler& handler, 
                 "--port: cannot listen on " + host + ":" + std::to_string(port) + ": " + ec.message() + hint);
   }
   const auto local = acceptor.local_endpoint();
-  // sin_port and sin6_port have the same offset.
+  // sin_port and sin6_port are at the same offset, so this reads the port for both IPv4 and IPv6.
   const auto* address = reinterpret_cast<const sockaddr_in*>(local.data());
   const int bound = ntohs(address->sin_port);
   impl_->listeners.emplace_back(std::move(acceptor), handler, true, identity, impl_->shared.limits.connections);
@@ -186,7 +187,7 @@ void HttpServer::listen_unix(const std::filesystem::path& path, HttpHandler& han
   }
   net::basic_socket_acceptor<net::generic::stream_protocol> acceptor(net::make_strand(impl_->context));
   acceptor.open(net::generic::stream_protocol(endpoint.protocol()), ec);
-  // The mode is set before anyone can connect: listen() comes after chmod.
+  // The mode is set between bind() and listen(), before any client can connect.
   if (!ec) acceptor.bind(endpoint, ec);
   if (!ec && ::chmod(path.c_str(), 0600) != 0) ec = error_code(errno, boost::system::system_category());
   if (!ec) acceptor.listen(net::socket_base::max_listen_connections, ec);
@@ -199,7 +200,7 @@ void HttpServer::start() {
   for (Impl::Listener& listener : impl_->listeners) impl_->accept_loop(listener);
   for (int i = 0; i < impl_->io_threads; ++i)
     impl_->threads.emplace_back([this] {
-      // OpenSSL writes to sockets whose client is gone without MSG_NOSIGNAL.
+      // OpenSSL writes to sockets without MSG_NOSIGNAL, so SIGPIPE is blocked: a client may have disconnected.
       sigset_t pipe;
       sigemptyset(&pipe);
       sigaddset(&pipe, SIGPIPE);

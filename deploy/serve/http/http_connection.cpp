@@ -24,7 +24,7 @@ std::chrono::steady_clock::duration to_duration(double seconds) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// Makes an unpredictable id of 128 random bits, so that one client cannot name another's request.
+// Makes an unpredictable id of 128 random bits, so that a client cannot guess the id of another client's request.
 std::string request_id() {
   thread_local std::random_device source;
   std::string id = "req-";
@@ -88,7 +88,7 @@ void Connection::enter(Phase phase) {
 void Connection::give_way() {
   net::post(stream_.executor(), [self = shared_from_this()] {
     if (self->phase_.load() != Phase::kAnswering) self->stream_.close();
-    self->leaves_ = true;  // it may be answering by now: then it closes after the reply
+    self->leaves_ = true;  // a connection that is answering closes after its reply
   });
 }
 
@@ -97,7 +97,7 @@ void Connection::start() {
       stream_.executor(), [self = shared_from_this()] { return self->run(); },
       [self = shared_from_this()](std::exception_ptr error) {
         if (!error) return;
-        self->disarm();  // an armed deadline would keep the connection for ever
+        self->disarm();  // an armed deadline would keep this object alive for ever
         self->stream_.close();
         try {
           std::rethrow_exception(error);
@@ -123,7 +123,7 @@ void Connection::close_now() {
   });
 }
 
-// Sets the time limit of the running operation, which fails with operation_aborted when it is exceeded.
+// Sets the time limit of the running operation, which ends with operation_aborted when the limit is exceeded.
 void Connection::arm(double seconds) {
   timed_out_ = false;
   const uint64_t epoch = ++deadline_epoch_;
@@ -136,7 +136,7 @@ void Connection::await_deadline(uint64_t epoch) {
     if (ec || epoch != self->deadline_epoch_) return;
     self->timed_out_ = true;
     self->stream_.cancel();
-    // If a step of the operation ended at this very moment, the next step has just begun and must be cancelled, too.
+    // cancel() misses an operation that is between two of its steps. So cancel() is called again a moment later.
     self->deadline_.expires_after(kCancelAgain);
     self->await_deadline(epoch);
   });
@@ -162,7 +162,8 @@ net::awaitable<void> Connection::run() {
   stream_.close();
 }
 
-// The handshake has the time limit of a header, and like a connection that has sent nothing yet it gives way to others.
+// Performs the TLS handshake within the time limit of a header. Meanwhile the connection counts as idle, so it may be
+// closed for a newcomer.
 net::awaitable<bool> Connection::shake_hands() {
   arm(shared_.limits.header_seconds);
   const ByteStream::Handshake outcome = co_await stream_.handshake();
@@ -183,7 +184,7 @@ net::awaitable<Connection::After> Connection::one_request() {
   reader_.next();
   request_.id = request_id();
   if (reader_.waits()) {
-    // A new connection gets the time limit of a header; a kept one may be idle for longer.
+    // A new connection gets the time limit of a header; a connection that has had a request may be idle for longer.
     enter(Phase::kIdle);
     if (!first_ && shared_.closing.load()) co_return After::kClose;
     arm(first_ ? shared_.limits.header_seconds : shared_.limits.idle_seconds);
@@ -197,10 +198,10 @@ net::awaitable<Connection::After> Connection::one_request() {
   enter(Phase::kAnswering);
   std::optional<HttpReply> early = handler_.answer_head(request_);
   if (early) {
-    // An unread body cannot be distinguished from the next request, so close the connection and read the body away.
+    // An unread body cannot be told from the next request, so the connection is closed, and linger() discards the body.
     const bool close = !keep_alive() || request_.has_body;
     // No work was done for this request. So while the reply is written, the connection may be closed for a newcomer,
-    // like one that is still sending its request.
+    // like a connection that is still sending its request.
     enter(Phase::kReading);
     co_await write_reply(std::move(*early), close);
     if (close) co_await linger();
@@ -216,17 +217,17 @@ net::awaitable<Connection::After> Connection::one_request() {
   co_return after;
 }
 
-// Has the handler process the whole request on a worker thread.
+// Runs HttpHandler::respond() with the whole request on a worker thread and waits for the result.
 net::awaitable<std::shared_ptr<Exchange>> Connection::respond() {
   const auto self = shared_from_this();
   auto exchange = std::make_shared<std::shared_ptr<Exchange>>();
   auto request = std::make_shared<HttpRequest>(request_);
   request->body = reader_.take_body();
-  request_.held.reset();  // from here on only the handler's copy has the hold
+  request_.held.reset();  // now only the handler's copy of the request has the hold
   const bool large = request->body.size() > shared_.limits.small_body_bytes;
   const auto start = [&](auto handler) {
     auto resume = std::make_shared<decltype(handler)>(std::move(handler));
-    // Keeps the I/O threads running until the result is posted.
+    // The work guard keeps the I/O threads running until the result is posted.
     auto strand = net::make_work_guard(stream_.executor());
     shared_.workers->submit({request_.party, large, [this, self, exchange, request, resume, strand]() mutable {
                                *exchange = handler_.respond(std::move(*request));
@@ -267,7 +268,7 @@ net::awaitable<bool> Connection::read_head() {
 
 net::awaitable<bool> Connection::read_body() {
   using State = RequestReader::State;
-  if (!request_.expect.empty() && request_.version >= 11) {  // ignored for older clients (RFC 9110 10.1.1)
+  if (!request_.expect.empty() && request_.version >= 11) {  // HTTP/1.0 clients do not use Expect (RFC 9110 10.1.1)
     if (!beast::iequals(request_.expect, "100-continue")) {
       co_await refuse(unmet_expectation());
       co_return false;
@@ -287,7 +288,7 @@ net::awaitable<bool> Connection::read_body() {
       co_return false;
     }
     state = reader_.read_body();
-    // Small bodies are not counted, since the number of connections bounds them.
+    // The bytes of small bodies are not charged to the budget: the limit of connections bounds them.
     const size_t bytes = reader_.body_bytes();
     if (request_.held && bytes > shared_.limits.small_body_bytes && !request_.held->resize(bytes)) {
       co_await refuse(too_many_bytes());
@@ -318,7 +319,7 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
       if (!streaming) ok = co_await write_stream_head();
       streaming = true;
       if (ok) ok = co_await write_data(std::move(turn.data), false);
-    } else if (!gone_) {  // else the connection was closed during respond(), and nothing would wake it
+    } else if (!gone_) {  // waits for an event; if the client has disconnected, none will come
       error_code ec;
       wake_.expires_at(end);
       co_await wake_.async_wait(net::redirect_error(net::use_awaitable, ec));
@@ -328,7 +329,7 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
       break;
     }
   }
-  // Ends the watcher: the stream has no other pending operation now.
+  // Ends watch(): its wait is the only pending operation of the stream now.
   ++watch_epoch_;
   stream_.cancel();
   if (turn.kind == Kind::kEnd && ok && streaming) ok = co_await write_data({}, true);
@@ -341,8 +342,8 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
   co_return turn.kind == Kind::kEnd && ok && keep_alive() && request_.version == 11 ? After::kNext : After::kClose;
 }
 
-// Detects that the client disconnects while the engine works: the stream ends. The watch ends if bytes of a next
-// request arrive. A client that only shuts down its sending side counts as disconnected.
+// Detects that the client disconnects while the engine works: the byte stream ends. Stops watching when bytes of the
+// next request arrive. A client that shuts down only its sending direction counts as disconnected.
 net::awaitable<void> Connection::watch(uint64_t epoch) {
   const auto self = shared_from_this();
   ByteStream::Waiting waiting = ByteStream::Waiting::kNothing;
@@ -390,7 +391,7 @@ net::awaitable<bool> Connection::write_stream_head() {
 net::awaitable<bool> Connection::write_data(std::string data, bool last) {
   error_code ec;
   std::string size;
-  if (request_.version == 11) {  // chunked
+  if (request_.version == 11) {  // HTTP/1.1 streams are chunked
     size = format("%zx\r\n", data.size());
     data += "\r\n";
   }
@@ -408,7 +409,8 @@ net::awaitable<void> Connection::refuse(ApiError error) {
   co_await linger();
 }
 
-// Closing with unread bytes would reset the connection and could discard the reply, so some of them are read first.
+// Reads and discards some bytes before the connection is closed. Closing with unread bytes would reset the connection,
+// and the client could lose the reply.
 net::awaitable<void> Connection::linger() {
   error_code ec;
   std::string sink(64 << 10, '\0');

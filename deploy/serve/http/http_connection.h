@@ -1,5 +1,5 @@
-// One connection of HttpServer: a coroutine on its own strand that reads a request, answers it and starts over. Private
-// to http.cpp and http_connection.cpp.
+// One connection of HttpServer: a coroutine on its own strand that reads a request, answers it and repeats. Included
+// only by http.cpp and http_connection.cpp.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ namespace specdec::deploy {
 struct ConnectionShared {
   ServeLimits limits;
   FairWorkers* workers = nullptr;
-  std::atomic<bool> closing{false};  // true: connections are closed after their reply
+  std::atomic<bool> closing{false};  // true: each connection closes after its current reply
 };
 
 class Connection final : public Seated, public std::enable_shared_from_this<Connection> {
@@ -30,8 +30,8 @@ class Connection final : public Seated, public std::enable_shared_from_this<Conn
   Seat seat() const override;
   void give_way() override;
   void start();
-  void close_if_idle();  // called from any thread
-  void close_now();      // called from any thread
+  void close_if_idle();  // may be called from any thread
+  void close_now();      // may be called from any thread
 
  private:
   enum class After { kNext, kClose };
@@ -40,7 +40,7 @@ class Connection final : public Seated, public std::enable_shared_from_this<Conn
   net::awaitable<void> run();
   net::awaitable<bool> shake_hands();  // false: the client does not speak TLS
   net::awaitable<After> one_request();
-  net::awaitable<bool> read_some();  // false: nothing was read
+  net::awaitable<bool> read_some();  // false: time-out, error or end of the connection
   net::awaitable<bool> read_head();  // false: the request was refused or the connection is closed
   net::awaitable<bool> read_body();
   net::awaitable<std::shared_ptr<Exchange>> respond();
@@ -63,11 +63,11 @@ class Connection final : public Seated, public std::enable_shared_from_this<Conn
   HttpHandler& handler_;
   ConnectionShared& shared_;
   net::steady_timer deadline_;  // time limit of the running operation of stream_
-  net::steady_timer wake_;      // waits for the exchange, whose wake function cancels it
+  net::steady_timer wake_;      // waits for the next event of the exchange, whose wake function cancels the timer
   uint64_t deadline_epoch_ = 0, watch_epoch_ = 0;
   bool timed_out_ = false, gone_ = false, closed_ = false, leaves_ = false, first_ = true;
   std::atomic<Phase> phase_{Phase::kIdle};
-  std::atomic<double> since_{0};  // when phase_ began, in seconds of the steady clock
+  std::atomic<double> since_{0};  // start of phase_, in seconds of the steady clock
   RequestReader reader_;
   HttpRequest request_;
   bool keep_alive_ = false;

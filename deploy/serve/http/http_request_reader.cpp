@@ -15,7 +15,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr size_t kReadBytes = 16 << 10;
-constexpr size_t kLastChunk = 5;  // "0", CRLF, CRLF
+constexpr size_t kLastChunk = 5;  // bytes of the shortest last chunk: "0", CRLF, CRLF
 
 bool is_token_character(char c) {
   return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
@@ -30,7 +30,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// Holds path and query of a request target. The absolute form also has an authority, which replaces the Host header.
+// Path and query of a request target. A target in absolute form also has an authority, which replaces the Host header.
 struct Target {
   std::string_view origin_form, authority;
 };
@@ -44,7 +44,8 @@ Target parse_target(std::string_view target) {
   return {rest[end] == '/' ? rest.substr(end) : std::string_view("/"), rest.substr(0, end)};
 }
 
-// Decodes %XX in a path (RFC 3986 2.1). Returns none if a % begins no such triple, or one of a control character.
+// Decodes %XX in a path (RFC 3986 2.1). Returns none if a % is not followed by two hex digits, or if a control
+// character results.
 std::optional<std::string> decoded_path(std::string_view path) {
   std::string out;
   for (size_t at = 0; at < path.size(); ++at) {
@@ -63,7 +64,7 @@ std::optional<std::string> decoded_path(std::string_view path) {
   return out;
 }
 
-// Checks RFC 9112 6.1 and 6.3: a body has either one plain Content-Length or `chunked` as its only transfer coding.
+// Checks RFC 9112 6.1 and 6.3: a body must have exactly one Content-Length, or `chunked` as its only transfer coding.
 std::optional<ApiError> judge_framing(const http::fields& fields, unsigned version) {
   const size_t lengths = fields.count(http::field::content_length);
   const auto [first, last] = fields.equal_range(http::field::transfer_encoding);
@@ -123,7 +124,7 @@ std::string_view RequestReader::there() const {
 }
 
 bool RequestReader::waits() {
-  // RFC 9112 2.2: some clients send an empty line after a body.
+  // Some clients send an empty line after a body, so one is skipped before a request (RFC 9112 2.2).
   if (!skipped_ && there().starts_with("\r\n")) {
     skipped_ = true;
     buffer_.consume(2);
@@ -134,7 +135,7 @@ bool RequestReader::waits() {
 RequestReader::State RequestReader::read_head() {
   if (waits()) return State::kHead;
   const std::string_view there = this->there();
-  // Such a first byte usually means another protocol, whose head may never end.
+  // A first byte that cannot begin a method usually means another protocol, whose head may never end.
   if (!is_token_character(there.front())) return fail(malformed_request());
   const size_t end = there.find("\r\n\r\n", searched_);
   if (end == std::string_view::npos) {
@@ -157,20 +158,20 @@ RequestReader::State RequestReader::read_head() {
 std::optional<ApiError> RequestReader::judge(std::string_view raw) const {
   const auto& message = parser_->get();
   const auto fields = static_cast<size_t>(std::distance(message.begin(), message.end()));
-  // Beast's own limit does not count all lines.
+  // Beast's limit of fields does not count all header lines, so they are counted here.
   if (fields > limits_.header_fields) return headers_too_large();
-  // Some readers take a folded line as the end of a field and others do not (RFC 9112 5.2).
+  // A folded header line is refused, because servers and proxies interpret it differently (RFC 9112 5.2).
   if (raw.find("\r\n ") != std::string_view::npos || raw.find("\r\n\t") != std::string_view::npos)
     return malformed_request();
-  // RFC 9112 3.2 requires exactly one Host in HTTP/1.1.
+  // RFC 9112 3.2 requires exactly one Host header in HTTP/1.1.
   if (message.count(http::field::host) != 1 && (message.version() == 11 || message.count(http::field::host) > 1))
     return malformed_request();
-  // A proxy may have judged the other key.
+  // With two Authorization headers, a proxy may have checked another key than this server would.
   if (message.count(http::field::authorization) > 1) return malformed_request();
   return judge_framing(message.base(), message.version());
 }
 
-// Returns false if the path is malformed.
+// Fills in head_ from the parsed headers. Returns false if the path is malformed.
 bool RequestReader::fill_head() {
   const auto& message = parser_->get();
   const Target target = parse_target(view(message.target()));
@@ -195,8 +196,8 @@ bool RequestReader::fill_head() {
 }
 
 RequestReader::State RequestReader::read_body() {
-  // Once Beast's parser has seen a part of a last chunk, the next call must give it more bytes, or one of its
-  // assertions ends the process. Fewer bytes than a last chunk cannot end a chunked body, so they stay in the buffer.
+  // When Beast's parser has seen a part of a last chunk, it must get more bytes in the next call; otherwise one of its
+  // assertions ends the process. So fewer bytes than a last chunk stay in the buffer: they cannot end a chunked body.
   const size_t least = parser_->chunked() ? kLastChunk : 1;
   parser_->eager(true);
   while (buffer_.size() >= least && !parser_->is_done()) {
@@ -207,7 +208,7 @@ RequestReader::State RequestReader::read_body() {
     if (ec || used == 0) break;
   }
   if (parser_->is_done()) return State::kWhole;
-  // The rest is a line of a chunk or trailer that has no end yet.
+  // The bytes left are an incomplete line of a chunk's size or of a trailer.
   return buffer_.size() > limits_.header_bytes ? fail(headers_too_large()) : State::kBody;
 }
 

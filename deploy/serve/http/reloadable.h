@@ -1,5 +1,5 @@
-// A value that one thread replaces while others use it. A thread that called get() may use the value that it got even
-// after set() has replaced it; the old value is destroyed when nobody holds it any more.
+// A value that one thread replaces while other threads use it. A thread may keep using the value that get() returned
+// after set() has replaced it; the old value is destroyed when no thread holds it any more.
 #pragma once
 
 #include <memory>

@@ -30,7 +30,7 @@ Bio reader_of(const std::string& bytes) {
   return {BIO_new_mem_buf(bytes.data(), static_cast<int>(bytes.size())), BIO_free};
 }
 
-// Without this OpenSSL would ask for a passphrase on the terminal.
+// A callback that gives no passphrase. OpenSSL's default callback would ask for one on the terminal.
 int no_passphrase(char*, int, int, void*) { return -1; }
 
 void use_certificate(SSL_CTX& context, const std::filesystem::path& file) {
@@ -44,7 +44,7 @@ void use_certificate(SSL_CTX& context, const std::filesystem::path& file) {
     Certificate next(PEM_read_bio_X509(pem.get(), nullptr, no_passphrase, nullptr), X509_free);
     if (!next) break;
     if (SSL_CTX_add0_chain_cert(&context, next.get()) != 1) refuse_file(file, "a further certificate is not accepted");
-    (void)next.release();  // the context owns it now
+    (void)next.release();  // the context owns the certificate now
   }
   if (ERR_GET_REASON(ERR_peek_last_error()) != PEM_R_NO_START_LINE)
     refuse_file(file, "a further certificate is malformed");
@@ -67,10 +67,11 @@ std::shared_ptr<SSL_CTX> load(const std::filesystem::path& certificate, const st
   if (!context || SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION) != 1)
     throw Error(ErrorKind::kInternal, "TLS could not be started (OpenSSL)");
   SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-  SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);  // tickets resume sessions; nothing is kept here
+  SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);  // clients keep sessions in tickets
   SSL_CTX_set_mode(context.get(),
                    SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
-  // A record without data returns to the event loop, so that no flood of them keeps a thread.
+  // Without this mode a TLS record without data ends the read call, so that a flood of such records does not block a
+  // thread.
   SSL_CTX_clear_mode(context.get(), SSL_MODE_AUTO_RETRY);
   use_certificate(*context, certificate);
   use_key(*context, key, certificate);

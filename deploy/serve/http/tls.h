@@ -1,5 +1,5 @@
-// The certificate and the private key with which the public listener speaks TLS (OpenSSL): version 1.2 or newer,
-// without compression and renegotiation. The key's bytes leave this file only towards OpenSSL.
+// Certificate and private key for TLS on the public listener (OpenSSL): TLS 1.2 or newer, without compression and
+// renegotiation. The key's bytes are passed to OpenSSL only.
 #pragma once
 
 #include <filesystem>
@@ -19,14 +19,15 @@ using TlsSession = std::unique_ptr<ssl_st, TlsSessionDeleter>;
 
 class TlsIdentity {
  public:
-  // Reads PEM files: the certificate, followed by those that lead to its root, and its unencrypted private key. Throws
-  // Error(kConfig) naming the file if one is missing or malformed or if the key is not the certificate's, Error(kIo) if
-  // one may not be read.
+  // Reads PEM files: the certificate, followed by its chain of intermediate certificates, and its unencrypted private
+  // key. Throws Error(kConfig) if a file is missing or malformed, or if the key does not belong to the certificate.
+  // Throws Error(kIo) if a file may not be read. The message names the file.
   TlsIdentity(std::filesystem::path certificate, std::filesystem::path key);
 
-  // Reads both files again and uses them for new connections. Throws like the constructor, and then keeps the old ones.
+  // Reads both files again and uses them for new connections. Throws like the constructor; the old certificate and key
+  // then stay in use.
   void reload();
-  // Starts the server's side of a connection on this socket, which must not block.
+  // Creates the server's side of a TLS connection on this socket, which must be non-blocking.
   TlsSession session(int socket) const;
 
  private:

@@ -46,7 +46,7 @@ void Channel::push(ChoiceEvent event) {
     const std::lock_guard lock(mutex_);
     if (!event.echo) bytes_ += bytes_of(event);
     if (bytes_ > pending_bytes_) cancel();
-    if (events_.empty()) wake = wake_;  // else wake was called already and take() will follow
+    if (events_.empty()) wake = wake_;  // otherwise `wake` was called before, and take() has not been called since
     events_.push_back(std::move(event));
   }
   if (wake) wake();
@@ -65,7 +65,7 @@ void Channel::on_event(std::function<void()> wake) {
 
 decode::Request GenerationRequest::answer(size_t choice) const {
   const auto each = static_cast<size_t>(n);
-  // With a seed, equal prompts get equal answers. Without one, all answers are independent.
+  // With a seed, equal prompts of a request get equal answers. Without a seed, all answers are independent.
   const size_t index = options.seeded ? choice % each : choice;
   decode::Request out{prompts[choice / each], choice_seed(seed, index), options};
   out.options.prompt_logprobs = echo && options.logprobs >= 0;
@@ -150,7 +150,8 @@ int RequestQueue::retry_after(const std::string& tenant) const {
   const std::lock_guard lock(mutex_);
   const auto at = tenants_.find(tenant);
   size_t ahead = size_;
-  if (size_ < limit_ && at != tenants_.end()) {  // tenants take turns, so each waiting tenant counts like this one
+  // Tenants take turns. So while this tenant's requests are served, every other waiting tenant gets as many turns.
+  if (size_ < limit_ && at != tenants_.end()) {
     const auto waiting =
         std::count_if(tenants_.begin(), tenants_.end(), [](const auto& t) { return !t.second.waiting.empty(); });
     ahead = std::min(size_, at->second.waiting.size() * static_cast<size_t>(waiting));
@@ -212,7 +213,7 @@ void RequestQueue::masked(const std::string& tenant, double seconds) {
   ready_.notify_one();
 }
 
-// Estimates the time per request from the intervals between finished requests, but only while others wait.
+// Updates the estimated time per request from the interval between finished requests, only while other requests wait.
 void RequestQueue::finished(double now) {
   constexpr double kNewest = 0.2;
   const std::lock_guard lock(mutex_);

@@ -1,5 +1,5 @@
-// The border between HTTP threads and the engine thread: one bounded queue of requests, and one channel per request for
-// its events. Both classes are thread-safe.
+// Connects HTTP threads and the engine thread: one bounded queue of requests, and one channel per request for its
+// events. Both classes are thread-safe.
 #pragma once
 
 #include <atomic>
@@ -27,38 +27,39 @@ namespace specdec::deploy {
 struct AnswerFormat;
 
 enum class FinishReason { kStop, kLength, kCancelled, kFailed, kDrained, kNoTokenLeft, kNoRoom, kMasksSpent };
-// Returns "stop", "length", "cancelled", "failed" (also for kNoRoom), "drained", "no_token_left" or "masks_spent" (the
-// answer's grammar has taken as much time or memory as it may).
+// Returns "stop", "length", "cancelled", "failed" (also for kNoRoom), "drained", "no_token_left" or "masks_spent"
+// (computing the masks of the answer's grammar exceeded the limit of time or memory).
 const char* to_string(FinishReason reason);
 
 // The outcome of one answer.
 struct ChoiceResult {
   FinishReason reason = FinishReason::kFailed;
-  int64_t completion_tokens = 0;  // includes EOS and the tokens of the stop string
+  int64_t completion_tokens = 0;  // including EOS and the tokens of a stop string
   AcceptanceCounts counts;
   std::vector<int64_t> accepted_histogram;         // [j] = drafting steps that accepted exactly j tokens
-  std::vector<RejectRecord::Reject> rejects = {};  // only if they are recorded
-  std::string draft = {};         // the draft that proposed: a fingerprint cut to kDraftLabel; "" = none
-  bool ended_by_request = false;  // a stop string or token of the request ended the answer, not the model
+  std::vector<RejectRecord::Reject> rejects = {};  // rejected draft tokens; empty unless they are recorded
+  std::string draft = {};         // fingerprint of the draft that was used, cut to kDraftLabel characters; "" = none
+  bool ended_by_request = false;  // true: a stop string or stop token of the request ended the answer
 };
 
-// The text that was added to an answer when a token was decoded. The text of a token whose character is unfinished
-// comes with a later token.
+// The length of the text that a decoded token added to an answer. A token that ends inside a character adds nothing; a
+// later token adds the whole character.
 struct TokenText {
   uint32_t bytes = 0, characters = 0;
 };
 
 struct ChoiceEvent {
   size_t choice = 0;
-  std::string text;                // to be appended to the answer
-  std::vector<int32_t> token_ids;  // newly emitted, also to be appended
-  // Log-probabilities of token_ids, if requested. With echo the log-probabilities of the prompt come first; that of its
-  // first token is NaN, because no token precedes it.
+  std::string text;                // to append to the answer
+  std::vector<int32_t> token_ids;  // new tokens, to append to the answer
+  // Log-probabilities of token_ids, if requested. With echo, the prompt's log-probabilities come first. The first of
+  // them is NaN, because no token precedes the prompt's first token.
   std::vector<decode::PositionLogprobs> logprobs;
-  std::vector<TokenText> texts;  // of token_ids, before the cut by a stop string; only with log-probabilities
-  // true: the event holds the prompt. It does not count as unfetched text, because the size of the request bounds it.
+  std::vector<TokenText> texts;  // for each of token_ids, before a stop string is cut off; only with log-probabilities
+  // true: the text is the echoed prompt. It does not count as unfetched text, because the size of the request bounds
+  // it.
   bool echo = false;
-  std::optional<ChoiceResult> result;  // set in the last event of the choice
+  std::optional<ChoiceResult> result;  // set only in the last event of the choice
 };
 
 // Carries the answers of one request from the engine thread to the connection.
@@ -66,12 +67,13 @@ class Channel {
  public:
   explicit Channel(size_t pending_bytes) : pending_bytes_(pending_bytes) {}
 
-  // Engine side. Unfetched text is bounded: if it exceeds the limit, the request is cancelled.
+  // Called by the engine. If the text that the connection has not fetched exceeds the limit, the request is cancelled.
   void push(ChoiceEvent event);
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 
-  // Connection side. take() returns all events so far. `wake` is called for the first push after a take(), on the
-  // engine thread and outside the lock. When on_event({}) returns, the old function may still be running once.
+  // Called by the connection. take() returns all events since the last take(). `wake` is called for the first push
+  // after a take(), on the engine thread and outside the lock. When on_event({}) returns, the previous `wake` may still
+  // be running.
   std::vector<ChoiceEvent> take();
   void on_event(std::function<void()> wake);
   void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
@@ -85,33 +87,33 @@ class Channel {
   std::function<void()> wake_;
 };
 
-// One parsed request; immutable once queued. Answer c belongs to prompt c / n.
+// One parsed request, immutable once queued. Answer c belongs to prompt c / n.
 struct GenerationRequest {
   std::string id;
-  decode::RequestOptions options;  // of every answer; answer() completes them from the members below
+  decode::RequestOptions options;  // options of every answer; answer() adds those that differ between answers
   std::vector<std::vector<int32_t>> prompts;
   int64_t n = 1;
   bool echo = false;  // the answers begin with the prompt
-  uint64_t seed = 0;  // of answer 0 of the first prompt and, if the client gave it, of every prompt; see choice_seed
+  uint64_t seed = 0;  // answer 0's seed; choice_seed() derives the others. A client's seed applies to every prompt
   std::vector<std::string> stop;
-  std::vector<int32_t> stop_tokens;  // those of options.eos_ids that are the request's and not the model's
-  int64_t min_tokens = 0;            // a stop string counts only if a later token than these completes it
-  bool include_stop = false;         // the text that ends the answer, a stop string or a token, is shown
+  std::vector<int32_t> stop_tokens;  // the part of options.eos_ids that the request added to the model's own
+  int64_t min_tokens = 0;            // a stop string that completes within this many tokens does not end the answer
+  bool include_stop = false;         // the stop string or stop token that ends the answer is shown
   std::string tenant;                // name of the API key; the queue takes turns between tenants
   std::string domain, conversation;
-  // Identifies a conversation among all tenants; "" = conversation_id() does.
+  // Identifies the conversation among all tenants; "" = conversation_id() is used.
   std::string conversation_key;
-  int64_t time = 0;                   // unix seconds
-  double queued_at = 0;               // Clock::seconds()
-  std::vector<ChatMessage> messages;  // recorded for chat
-  std::string tools;                  // recorded for chat: the offered tools as JSON, "" = none
-  std::string template_kwargs;        // recorded for chat: chat_template_kwargs as JSON, "" = none
-  std::string answer_prefix;          // text at the end of the prompt with which the answer begins in the record
-  std::shared_ptr<const AnswerFormat> format;  // how the answer is split; null: all of it is content
-  std::vector<int32_t> shown_tokens;           // special tokens whose text belongs to the answer
-  std::vector<std::string> texts;              // recorded for completions: one prompt text per prompt
+  int64_t time = 0;                            // unix seconds
+  double queued_at = 0;                        // Clock::seconds() when the request was queued
+  std::vector<ChatMessage> messages;           // recorded for chat
+  std::string tools;                           // recorded for chat: the offered tools as JSON, "" = none
+  std::string template_kwargs;                 // recorded for chat: chat_template_kwargs as JSON, "" = none
+  std::string answer_prefix;                   // the prompt's end, which is recorded as the answer's beginning
+  std::shared_ptr<const AnswerFormat> format;  // splits the answer into content, thoughts and calls; null: all content
+  std::vector<int32_t> shown_tokens;           // special tokens whose text is part of the answer
+  std::vector<std::string> texts;              // recorded for completions: the text of each prompt
   std::shared_ptr<Channel> channel;
-  std::shared_ptr<ByteBudget::Hold> held;  // counts the bytes of this request and its reply; null: they are not counted
+  std::shared_ptr<ByteBudget::Hold> held;  // charges the bytes of request and reply to a budget; null: none
 
   const std::string& conversation_id() const { return conversation.empty() ? id : conversation; }
   const std::string& key() const { return conversation_key.empty() ? conversation_id() : conversation_key; }
@@ -119,27 +121,28 @@ struct GenerationRequest {
   decode::Request answer(size_t choice) const;
 };
 
-// Returns the seed of answer `index` (from 0): the request's own for 0, a derived one for the others.
+// Returns the seed of answer `index`: for 0 the request's own seed, for the others a derived seed.
 uint64_t choice_seed(uint64_t seed, size_t index);
 
-// Holds the waiting requests of each tenant. try_pop() takes single answers, so that a request for ten answers takes as
-// many turns as ten requests for one. The next answer comes from the tenant that has been served least; within a
-// tenant, first come, first served. This is the virtual token counter of Sheng et al., "Fairness in Serving Large
-// Language Models", OSDI 2024.
+// Holds the waiting requests of each tenant. try_pop() takes single answers, so a request for ten answers takes as many
+// turns as ten requests for one answer. The next answer comes from the tenant that has been served least; a tenant's
+// own requests are served in order of arrival. This is the virtual token counter of Sheng et al., "Fairness in Serving
+// Large Language Models", OSDI 2024.
 //
-// An answer counts 1 when it leaves the queue (for the prompt token that its first step processes), 1 for every other
-// prompt token when it is prefilled, and 2 for every token when it is generated. Tokens found in a cache, shared with
-// an answer to the same prompt, or prefilled again after preemption do not count. A millisecond of computing the masks
-// of a grammar counts as much as a generated token. When a tenant that had nothing waiting sends a request, its count
-// is raised to the least count among waiting tenants, or to that of the tenant served last if none waits. So no tenant
-// can save up turns.
+// A tenant is charged for its answers:
+// - 1 when an answer leaves the queue, for the prompt token that its first step processes;
+// - 1 for every other prompt token when it is prefilled, and 2 for every generated token;
+// - 2 for every millisecond of computing grammar masks.
+// A prompt token is free if it is found in the prefix cache, shared with an answer to the same prompt, or prefilled
+// again after preemption. When a request of a tenant without waiting requests arrives, the tenant's charge is raised to
+// the least charge among waiting tenants (if none waits, of the tenant served last). So no tenant can save up turns.
 class RequestQueue {
  public:
   static constexpr int64_t kPromptWeight = 1, kAnswerWeight = 2;
   static constexpr double kTokensPerMaskSecond = 1000;
   static constexpr int kMaxRetrySeconds = 60;
 
-  // `limit` is the number of requests that may wait in all, `tenant_limit` that of one tenant.
+  // `limit` bounds the waiting requests of all tenants, `tenant_limit` those of one tenant.
   explicit RequestQueue(size_t limit) : RequestQueue(limit, limit) {}
   RequestQueue(size_t limit, size_t tenant_limit) : limit_(limit), tenant_limit_(tenant_limit) {}
 
@@ -149,37 +152,38 @@ class RequestQueue {
   Push push(std::shared_ptr<const GenerationRequest> request);
   Push would_push(const std::string& tenant) const;  // what push() would return now
   size_t size() const;
-  // Returns a value for Retry-After, from 1 to kMaxRetrySeconds: the seconds after which the waiting requests should
-  // have started, judging by the rate at which requests finished recently. If only the tenant's share is full, counts
-  // only the requests that take their turns before its own.
+  // Returns a value for Retry-After, from 1 to kMaxRetrySeconds: the estimated seconds until the waiting requests have
+  // started, from the rate at which requests finished recently. If only the tenant's own limit is reached, considers
+  // only the requests that are served before the tenant's next request.
   int retry_after(const std::string& tenant) const;
 
   struct Next {
-    std::shared_ptr<const GenerationRequest> request;  // null: nothing is waiting
+    std::shared_ptr<const GenerationRequest> request;  // null: no request is waiting
     size_t choice = 0;
   };
-  // Engine side: returns the next answer to start, without waiting. The answers of a request come in order. Cancelled
-  // requests are skipped, and so are the tenants `besides`.
+  // Called by the engine. Returns the next answer to start, without waiting. The answers of a request come in order.
+  // Skips cancelled requests and the tenants in `besides`.
   Next try_pop(const std::set<std::string>& besides = {});
-  bool waits_besides(const std::set<std::string>& tenants) const;  // whether a request of another tenant waits
-  // Returns whether further answers of this request still wait after some were taken.
+  bool waits_besides(const std::set<std::string>& tenants) const;  // whether a request of another tenant is waiting
+  // Returns whether some answers of this request were taken and others still wait.
   bool more_of(const GenerationRequest& request) const;
   void read(const std::string& tenant, int64_t prompt_tokens);
   void generated(const std::string& tenant, int64_t tokens);
-  void masked(const std::string& tenant, double seconds);  // charges the tenant for a mask and wakes the engine
-  void finished(double now);                               // a request has finished; now is Clock::seconds()
-  // Engine side: waits until something has happened since the last call: a request, a mask, or close().
+  void masked(const std::string& tenant, double seconds);  // charges the tenant for a grammar mask and wakes the engine
+  void finished(double now);                               // call when a request has finished; now is Clock::seconds()
+  // Called by the engine. Waits for a new request, a computed mask or close(). Returns at once if one of these has
+  // occurred since the last call.
   void wait();
-  void close();  // accepts no more requests; those in the queue stay
+  void close();  // refuses new requests; the requests in the queue stay
   bool closed() const;
 
  private:
   struct Tenant {
     std::deque<std::shared_ptr<const GenerationRequest>> waiting;
-    size_t taken = 0;   // answers of the first request that have been taken
-    double served = 0;  // weighted tokens
+    size_t taken = 0;   // answers already taken of the tenant's first request
+    double served = 0;  // weighted tokens charged so far
   };
-  // The caller of the following must hold the lock.
+  // The caller of these functions must hold the lock.
   void drop_cancelled();
   Push admission(size_t waiting, size_t of_tenant) const;
   void raise_to_minimum(Tenant& tenant) const;
@@ -188,11 +192,11 @@ class RequestQueue {
   mutable std::mutex mutex_;
   size_t tenant_limit_;
   std::condition_variable ready_;
-  std::map<std::string, Tenant> tenants_;  // one per API key; none is removed
-  const Tenant* last_ = nullptr;           // the tenant of the answer taken last
+  std::map<std::string, Tenant> tenants_;  // one entry per API key; entries are never removed
+  const Tenant* last_ = nullptr;           // the tenant whose answer was taken last
   size_t size_ = 0;
-  // finished_at_: when the last request finished, -1 if no other waited then. interval_: moving mean of the seconds
-  // between two such finishes, -1 before the first.
+  // finished_at_: when the last request finished; -1 if no other request was waiting then. interval_: moving mean of
+  // the seconds between two finished requests, counted only while requests wait; -1 before the first interval.
   double finished_at_ = -1, interval_ = -1;
   bool closed_ = false, happened_ = false;
 };

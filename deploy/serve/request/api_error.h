@@ -1,6 +1,6 @@
-// Defines every refusal that the server can give, as an OpenAI error object:
-// {"error":{"message","type","param","code"}}. All texts are fixed, but for the names of the served models, and are
-// worded only here, so that no exception text, path or address can reach a client of the public listener.
+// Defines every refusal of the server, as an OpenAI error object: {"error":{"message","type","param","code"}}. All
+// texts are fixed and written only in this module, apart from the names of the served models. So no exception text,
+// path or address can reach a client of the public listener.
 #pragma once
 
 #include <string>
@@ -22,12 +22,12 @@ ApiError unsupported_parameter(const std::string& param);                       
 ApiError no_token_left();      // 400: the request's rules forbid every token
 ApiError masks_spent();        // 400: the request's grammar takes too much time or memory
 ApiError invalid_body();       // 400: the body is not one JSON object
-ApiError malformed_request();  // 400: not HTTP
-ApiError https_expected();     // 400: plain HTTP where TLS is spoken
+ApiError malformed_request();  // 400: the request is not HTTP
+ApiError https_expected();     // 400: the request is plain HTTP on a TLS port
 ApiError invalid_api_key();    // 401
-ApiError foreign_host();       // 403: no key is required, and the request names another host
+ApiError foreign_host();       // 403: no key is required, but Host or Origin names another host
 ApiError unknown_route();      // 404
-ApiError unknown_model(const std::vector<std::string>& served);  // 404 model_not_found: says what is served
+ApiError unknown_model(const std::vector<std::string>& served);  // 404 model_not_found, names the served models
 ApiError wrong_method();                                         // 405
 ApiError request_timeout();                                      // 408
 ApiError body_too_large();                                       // 413
@@ -35,21 +35,22 @@ ApiError unsupported_media_type();                               // 415
 ApiError unmet_expectation();                                    // 417
 ApiError headers_too_large();                                    // 431
 ApiError queue_full(int retry_after_seconds = 1);                // 429: the whole queue is full
-ApiError tenant_queue_full(int retry_after_seconds);             // 429: this API key's share of the queue is full
-ApiError too_many_bytes(int retry_after_seconds = 1);            // 429: unanswered requests hold too many bytes
+ApiError tenant_queue_full(int retry_after_seconds);             // 429: the queue places of this API key are all taken
+ApiError too_many_bytes(int retry_after_seconds = 1);            // 429: unanswered requests use too much memory
 ApiError internal_error();                                       // 500
 ApiError unsupported_transfer_coding();                          // 501
 ApiError loading();                                              // 503
 ApiError draining();                                             // 503
-ApiError no_room();                                              // 503: the caches are too small for this request alone
-// The next two are used only on the admin listener. Its clients are the server's operators, so the message may contain
-// the text of an exception.
+ApiError no_room();                                              // 503: the KV cache is too small even for one request
+// bad_order() and draft_refused() are used only on the admin listener. Its clients are the server's operators, so the
+// message may contain the text of an exception.
 ApiError bad_order(const std::string& what);      // 400
 ApiError draft_refused(const std::string& what);  // 409
 ApiError too_many_connections();                  // 503
 ApiError unsupported_http_version();              // 505
 
-// Returns the reply body. The message ends with request_id, so that a user's report can be matched with the log.
+// Returns the JSON body of the reply. The message ends with request_id, so that a user's report can be matched with the
+// log.
 std::string error_body(const ApiError& error, const std::string& request_id);
 
 }  // namespace specdec::deploy

@@ -1,5 +1,5 @@
-// Limits the bytes that all requests hold together and those that one party holds, because limiting the number of
-// requests does not limit the memory that a client can fill. Thread-safe.
+// Limits the memory in bytes that the requests of all parties, and of one party, may use. A limit on the number of
+// requests would not limit the memory that a client can fill. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -14,19 +14,19 @@ class ByteBudget {
  public:
   ByteBudget(size_t total, size_t of_one_party) : total_(total), of_one_party_(of_one_party) {}
 
-  // Holds the bytes of one request; the destructor gives them back. Used by one thread at a time. The budget must
-  // outlive it.
+  // The bytes charged for one request; the destructor releases them. A hold is used by one thread at a time. The budget
+  // must outlive the hold.
   class Hold {
    public:
     Hold(ByteBudget& budget, std::string party) : budget_(budget), party_(std::move(party)) {}
     ~Hold() { (void)resize(0); }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
-    // Makes the request hold `bytes` bytes from now on. Returns false and changes nothing if the budget does not allow
-    // it. Shrinking always succeeds.
+    // Sets the bytes that are charged for the request. Returns false and changes nothing if the budget does not allow
+    // it. A smaller number is always allowed.
     [[nodiscard]] bool resize(size_t bytes) { return budget_.change(party_, bytes_, bytes); }
-    // Does the same as resize(), but succeeds even beyond the budget. It is for bytes that cannot be refused any more.
-    // Until there is room again, every other request to grow is refused.
+    // Like resize(), but succeeds even beyond the budget, for memory whose use cannot be refused any more. While the
+    // budget is exceeded, other requests cannot grow.
     void force(size_t bytes) { (void)budget_.change(party_, bytes_, bytes, true); }
     size_t bytes() const { return bytes_; }
 
@@ -38,7 +38,7 @@ class ByteBudget {
 
   std::shared_ptr<Hold> hold(const std::string& party) { return std::make_shared<Hold>(*this, party); }
   size_t held() const;
-  void set_limit_of_one_party(size_t bytes);  // what is held already stays held
+  void set_limit_of_one_party(size_t bytes);  // bytes that are charged already stay charged
 
  private:
   bool change(const std::string& party, size_t& bytes, size_t wanted, bool forced = false);
@@ -47,7 +47,7 @@ class ByteBudget {
   mutable std::mutex mutex_;
   size_t of_one_party_;
   size_t held_ = 0;
-  std::map<std::string, size_t> by_party_;  // only parties that hold something
+  std::map<std::string, size_t> by_party_;  // bytes per party; only parties above 0
 };
 
 }  // namespace specdec::deploy

@@ -21,7 +21,7 @@ const Json* member(const Json& object, const char* key) {
   return object.is_object() ? find_field(object, key) : nullptr;
 }
 
-// Returns whether a string or a key of the value holds NUL, which no tokenizer and no template is given.
+// Returns whether a string or key in the value contains NUL. Such text is never passed to tokenizers and templates.
 template <class J>
 bool has_nul(const J& value) {
   const auto nul = [](const std::string& text) { return text.find('\0') != std::string::npos; };
@@ -35,7 +35,8 @@ bool has_nul(const J& value) {
 
 constexpr char kNoNul[] = "text without NUL characters";
 
-// Refuses NUL in any member of the object, by the member's name if it is one of `known`: other names may be long.
+// Refuses NUL in any member of the object. The error names the member only if it is in `known`, because unknown names
+// may be long.
 void require_no_nul(const OrderedJson& object, const std::string& param, const std::set<std::string>& known = {}) {
   for (const auto& member : object.items())
     if (has_nul(OrderedJson(member.key())) || has_nul(member.value()))
@@ -58,14 +59,14 @@ std::string message_content(const Json& message, const std::string& param) {
   return joined;
 }
 
-// Reads the arguments of an earlier call. Text that is no JSON, as of a call that max_tokens has cut, becomes {}: with
-// the text most templates would fail, in each later request of the conversation. JSON that the template cannot be given
-// whole is refused.
+// Reads the arguments of a call in an earlier answer. Text that is not valid JSON, for example because max_tokens cut
+// it off, becomes {}. Otherwise most templates would fail in every later request of the conversation. JSON that cannot
+// be represented exactly is refused.
 OrderedJson call_arguments(const std::string& text, const std::string& param) {
   std::optional<OrderedJson> given;
   try {
     given = tool_arguments(text);
-  } catch (const Error&) {  // its message would quote the request
+  } catch (const Error&) {  // the error's message would quote the request
     reject(param,
            "JSON without a key twice, a lone surrogate or a number past a double, of at most 1 MiB, 4096 keys in "
            "an object and 64 levels");
@@ -75,7 +76,7 @@ OrderedJson call_arguments(const std::string& text, const std::string& param) {
   return given.value_or(OrderedJson::object());
 }
 
-// Reads the calls of an earlier answer as the template gets them.
+// Reads the calls of an earlier answer into the form that chat templates expect.
 std::string tool_calls(const Json& calls, const std::string& param, const ServeLimits& limits) {
   if (!calls.is_array() || calls.size() > limits.tools)
     reject(param, "an array of at most " + std::to_string(limits.tools) + " calls");
@@ -122,7 +123,7 @@ ChatMessage read_message(const Json& message, const std::string& param, const Se
     for (const auto& [key, value] : {std::pair("tool_call_id", &read.tool_call_id), std::pair("name", &read.name)})
       if (const Json* text = find_field(message, key)) *value = read_text(*text, param + "." + key);
   }
-  // What an assistant or a function gave may be nothing, which clients write as null or leave out.
+  // The content of an assistant or tool message may be empty, which clients write as null or omit.
   const bool may_be_empty = assistant || read.role == "tool";
   if (!may_be_empty || find_field(message, "content")) read.content = message_content(message, param);
   return read;
@@ -178,7 +179,8 @@ void read_tool_choice(const Json& fields, OfferedTools& out) {
     reject("tool_choice.function.name", "the name of one of the tools");
 }
 
-// Clients read the arguments of a call as an object, so the schema that a forced call follows must be one of an object.
+// Requires that the schema of each tool that a forced call may use describes an object, because clients parse the
+// arguments of a call as an object.
 void require_objects(OfferedTools& out) {
   for (OfferedTool& tool : out.list) {
     if (!out.named.empty() && tool.name != out.named) continue;

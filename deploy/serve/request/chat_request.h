@@ -1,4 +1,4 @@
-// Reads the fields that only chat requests have: messages, tools, tool_choice, parallel_tool_calls and
+// Reads the fields that exist only in chat requests: messages, tools, tool_choice, parallel_tool_calls and
 // chat_template_kwargs. Pure functions, which throw Rejected.
 #pragma once
 
@@ -22,10 +22,10 @@ struct OfferedTool {
 
 struct OfferedTools {
   std::vector<OfferedTool> list;
-  std::string text;  // the whole list as JSON, as the template gets it; "" = none
+  std::string text;  // the whole list as JSON, for the chat template; "" = none
   ToolChoice choice = ToolChoice::kNone;
   std::string named;     // kNamed: the function to call
-  bool parallel = true;  // false: only the first call of an answer is returned
+  bool parallel = true;  // false: at most one call per answer is returned
 
   bool forced() const { return choice == ToolChoice::kRequired || choice == ToolChoice::kNamed; }
 };
@@ -36,8 +36,8 @@ struct ChatFields {
   Json template_variables = Json::object();  // chat_template_kwargs
 };
 
-// `body` is the text that was parsed to `fields`; tools are read from it with the keys of their objects in the order
-// sent, because the template prints them in that order.
+// Reads the chat fields. `body` is the text from which `fields` was parsed. Tools are read from `body`, because the
+// template prints the keys of their objects in the order in which the client sent them.
 ChatFields read_chat_fields(std::string_view body, const Json& fields, const ServeLimits& limits);
 
 }  // namespace specdec::deploy

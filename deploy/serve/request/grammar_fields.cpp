@@ -12,14 +12,14 @@ namespace specdec::deploy {
 
 namespace {
 
-// Returns a regular expression that matches exactly these texts, none of which is empty.
+// Returns a regular expression that matches exactly these texts. None of them may be empty.
 std::string one_of(const std::vector<std::string>& texts) {
   std::string all;
   for (const std::string& text : texts) {
     all += all.empty() ? "(" : "|";
     for (const char c : text) {
       const auto byte = static_cast<unsigned char>(c);
-      // '<' and '>' need no escape; "\<" would even mean a word boundary
+      // '<' and '>' are not escaped, because "\<" would mean a word boundary.
       const bool plain = byte >= 0x80 || std::isalnum(byte) || c == ' ' || c == '<' || c == '>';
       all += plain ? std::string(1, c) : format("\\x%02x", static_cast<unsigned>(byte));
     }
@@ -27,7 +27,8 @@ std::string one_of(const std::vector<std::string>& texts) {
   return all + ")";
 }
 
-// Collects the one grammar of a request from the fields that may hold one: OpenAI's, and vLLM's older and newer names.
+// Reads the grammar of a request from all fields that may contain one: those of OpenAI, and those of older and newer
+// vLLM versions. At most one may be set.
 class GrammarFields {
  public:
   GrammarFields(OrderedJson fields, const ServeLimits& limits) : body_(std::move(fields)), limits_(limits) {}
@@ -65,7 +66,7 @@ class GrammarFields {
     const bool any_object = type && *type == "json_object", by_schema = type && *type == "json_schema";
     if (!any_object && !by_schema && !(type && *type == "text"))
       reject("response_format.type", "text, json_object or json_schema");
-    // Other servers take a schema beside json_object, so here it has the same meaning.
+    // Other servers accept a schema together with json_object, so such a schema constrains the answer here, too.
     require_only(format, "response_format", {"type", any_object ? "schema" : by_schema ? "json_schema" : "type"});
     if (any_object && !find_in(format, "schema")) return set("response_format", kSchema, kAnyObject);
     if (any_object) return set_schema("response_format.schema", find_in(format, "schema"));
@@ -82,7 +83,7 @@ class GrammarFields {
     set(param, kSchema, schema->dump());
   }
 
-  // Refuses members that would have no effect.
+  // Refuses members of the object that would have no effect.
   static void require_only(const OrderedJson& object, const std::string& param, const std::set<std::string>& known) {
     for (const auto& member : object.items())
       if (!member.value().is_null() && !known.contains(member.key())) {

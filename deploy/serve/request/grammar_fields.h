@@ -1,4 +1,4 @@
-// Reads the fields of a request that constrain its answer to a JSON schema, a regular expression or a choice of texts.
+// Reads the request fields that constrain an answer to a JSON schema, a regular expression or a choice of texts.
 #pragma once
 
 #include <optional>
@@ -11,16 +11,16 @@
 
 namespace specdec::deploy {
 
-// The grammar that the answer as a whole must match.
+// The grammar that the whole answer must match.
 struct RequestedGrammar {
   text::GrammarKind kind = text::GrammarKind::kJsonSchema;
   std::string source;
-  std::string param;  // the field that asked for it
+  std::string param;  // name of the field that contains the grammar
 };
 
-// Returns the grammar that the request asks for, if any. `body` is the text that was parsed to `fields`; schemas are
-// read from it with the keys of their objects in the order sent, because the answer follows that order. Throws Rejected
-// for a malformed field and for more than one grammar.
+// Returns the grammar that the request asks for, if any. `body` is the text from which `fields` was parsed. Schemas are
+// read from `body`, because an answer has its keys in the order in which the client sent them in the schema. Throws
+// Rejected for a malformed field and for more than one grammar.
 std::optional<RequestedGrammar> read_grammar(std::string_view body, const Json& fields, const ServeLimits& limits);
 
 }  // namespace specdec::deploy

@@ -11,7 +11,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// Reads the numeric fields of a request body, each by its row in request_numbers.cpp.
+// Reads the numeric fields of a request body and checks each against its row in request_numbers.cpp.
 class Numbers {
  public:
   Numbers(const Json& body, Endpoint endpoint) : body_(body), endpoint_(endpoint) {}
@@ -36,8 +36,8 @@ class Numbers {
   Endpoint endpoint_;
 };
 
-// Returns whether any array or object has more than `limit` items. Counts them before the parser builds values. Skips
-// strings and leaves malformed text to the parser.
+// Returns whether any array or object has more than `limit` items, so that such a body is refused before the parser
+// builds values. Ignores strings, and leaves malformed text to the parser.
 bool too_many_items(std::string_view body, size_t limit, int depth) {
   std::vector<size_t> items{0};
   bool in_string = false;
@@ -60,7 +60,7 @@ bool too_many_items(std::string_view body, size_t limit, int depth) {
   return false;
 }
 
-// Reads the token ids of the field NAME, whose range is that of the row "NAME[]" in request_numbers.cpp.
+// Reads a list of token ids from the field NAME. The row "NAME[]" in request_numbers.cpp has the range of the ids.
 std::vector<int32_t> read_ids(const Json& list, const RequestNumber& row, const char* name) {
   std::vector<int32_t> ids;
   ids.reserve(list.size());
@@ -120,7 +120,8 @@ void parse_rules(const Json& body, const Numbers& numbers, const ServeLimits& li
   }
 }
 
-// Reads OpenAI's two forms: chat uses logprobs: true and top_logprobs: n, completions use logprobs: n.
+// Reads a request for the n likeliest log-probabilities: in chat {"logprobs": true, "top_logprobs": n}, in completions
+// {"logprobs": n}.
 void parse_logprobs(const Json& body, const Numbers& numbers, ApiRequest& out) {
   const bool chat = out.endpoint == Endpoint::kChat;
   if (chat && read_boolean(body, "logprobs", "logprobs")) out.options.logprobs = 0;
@@ -130,8 +131,8 @@ void parse_logprobs(const Json& body, const Numbers& numbers, ApiRequest& out) {
   if (!chat || out.options.logprobs >= 0) out.options.logprobs = static_cast<int>(*count);
 }
 
-// Reads the answer's length. max_completion_tokens supersedes max_tokens, its deprecated name. The default in
-// request_numbers.cpp is applied later, because it depends on the space left in the context.
+// Reads the answer's maximum length. max_completion_tokens replaces max_tokens, which is the deprecated name of the
+// same field. A default value is applied later, because it depends on the space left in the context.
 void parse_length(const Json& body, const Numbers& numbers, ApiRequest& out) {
   for (const char* key : {"max_tokens", "max_completion_tokens"}) {
     if (!find_field(body, key)) continue;
@@ -173,7 +174,8 @@ void parse_stream(const Json& body, ApiRequest& out) {
   }
 }
 
-// Reads a label of the metadata. A label is not an instruction: an invalid one is dropped, never refused.
+// Reads a label from the metadata. An invalid label is ignored instead of refused, because labels do not affect the
+// answer.
 std::string label(const Json* metadata, const char* key, size_t max_bytes) {
   if (!metadata || !metadata->is_object()) return {};
   const Json* value = find_field(*metadata, key);
@@ -255,7 +257,7 @@ ApiRequest parse(Endpoint endpoint, std::string_view text, const Json& body, con
   return out;
 }
 
-// Parses a body as one JSON object and reads it with `read`, which may throw Rejected.
+// Parses the body as one JSON object and passes it to `read`, which may throw Rejected.
 template <class Request, class Read>
 std::variant<Request, ApiError> parse_body(std::string_view body, const ServeLimits& limits, const Read& read) {
   if (body.size() > limits.body_bytes) return body_too_large();

@@ -15,7 +15,7 @@ bool is_int64(const Json& value) {
 
 constexpr char kSpace[] = " \t\r\n";
 
-// Returns the position after the value that begins at `at` of well-formed JSON.
+// Returns the position after the JSON value that begins at `at`. The JSON must be well-formed.
 size_t value_end(std::string_view json, size_t at) {
   size_t depth = 0;
   bool in_string = false;
@@ -31,7 +31,7 @@ size_t value_end(std::string_view json, size_t at) {
     } else if (c == '[' || c == '{') {
       ++depth;
     } else if (c == ']' || c == '}') {
-      if (depth == 0) return i;  // ends the object that contains a number or a name
+      if (depth == 0) return i;  // the brace that closes the object ends a number, too
       if (--depth == 0) return i + 1;
     } else if (depth == 0 && (c == ',' || std::string_view(kSpace).find(c) != std::string_view::npos)) {
       return i;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMost32 = std::numeric_limits<int32_t>::max();
 constexpr IntegerRange kAnyInteger{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
-// OpenAI's maximum; the command-line flags allow more.
+// OpenAI's maximum; the command-line flag --temperature allows more.
 constexpr NumberRange kServedTemperatures{.low = kTemperatures.low, .high = 2, .or_zero = true};
 using enum Endpoint;
 
@@ -19,7 +19,7 @@ const RequestNumber kNumbers[] = {
     {"temperature", {}, kServedTemperatures, 1},
     {"top_p", {}, kTopPs, 1},
     {"min_p", {}, kMinPs, 0},
-    {"top_k", {}, IntegerRange{-1, kMost32}, -1},  // -1 means off as in vLLM, 0 as in the flags
+    {"top_k", {}, IntegerRange{-1, kMost32}, -1},  // -1 means off, as in vLLM; 0 means off, as in specdec's flags
     {"seed", {}, kAnyInteger},
     {"presence_penalty", {}, kPenalties, 0},
     {"frequency_penalty", {}, kPenalties, 0},
@@ -27,14 +27,14 @@ const RequestNumber kNumbers[] = {
     {"logit_bias{}", {}, kLogitBiases},
     {"n", {}, IntegerRange{1, kMostAnswers}, 1},
     {"max_tokens", kChat, IntegerRange{1, kMost32}},
-    {"max_tokens", kCompletions, IntegerRange{0, kMost32}, 16},  // 0 only with echo
+    {"max_tokens", kCompletions, IntegerRange{0, kMost32}, 16},  // 0 is allowed only with echo
     {"max_completion_tokens", kChat, IntegerRange{1, kMost32}},
     {"max_completion_tokens", kCompletions, IntegerRange{0, kMost32}},
     {"min_tokens", {}, IntegerRange{0, kMost32}, 0},
-    {"truncate_prompt_tokens", {}, IntegerRange{-1, kMost32}},  // -1: as many as fit; 0 is refused
+    {"truncate_prompt_tokens", {}, IntegerRange{-1, kMost32}},  // -1: as many as fit
     {"top_logprobs", kChat, IntegerRange{0, 20}},
     {"logprobs", kCompletions, IntegerRange{0, 20}},
-    // The vocabulary is checked later.
+    // The upper limit, the vocabulary size, is checked later.
     {"stop_token_ids[]", {}, IntegerRange{0, kMost32}},
     {"allowed_token_ids[]", {}, IntegerRange{0, kMost32}},
     {"prompt[]", kCompletions, IntegerRange{0, kMost32}},

@@ -1,5 +1,5 @@
-// The table of every number that a request to /v1/chat/completions or /v1/completions may contain, with its range.
-// parse_request() checks against it. docs/openapi.json has the same ranges, and a test compares the two.
+// The table of all numbers that a request to /v1/chat/completions or /v1/completions may contain, with their ranges.
+// parse_request() checks requests against it. A test checks that docs/openapi.json has the same ranges.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,20 @@ inline constexpr int64_t kMostAnswers = 8;  // the default limit of n (ServeLimi
 struct IntegerRange {
   int64_t low = 0, high = 0;
   bool contains(int64_t x) const { return x >= low && x <= high; }
-  std::string text() const;  // "an integer from 1 to 8"
+  std::string text() const;  // for example "an integer from 1 to 8"
 };
 
 struct RequestNumber {
-  const char* name;              // of the field; "logit_bias{}" is each value in it, "prompt[]" each item
-  std::optional<Endpoint> only;  // none: both endpoints have it
+  const char* name;              // field; "logit_bias{}": each value in logit_bias, "prompt[]": each item of prompt
+  std::optional<Endpoint> only;  // the only endpoint with this field; none: both have it
   std::variant<NumberRange, IntegerRange> range;
-  // The value if the field is absent or null. None: there is no fixed value.
+  // The value if the field is absent or null; none: no fixed value is used.
   std::optional<double> fallback = {};
 };
 
 std::span<const RequestNumber> request_numbers();
 
-// Returns the row of a field of the table. Throws Error(kInternal) for any other field.
+// Returns the table's row for a field. Throws Error(kInternal) if there is no such row.
 const RequestNumber& request_number(Endpoint endpoint, const std::string& name);
 
 }  // namespace specdec::deploy

@@ -22,9 +22,9 @@ constexpr FormatName kNames[] = {{ToolFormat::kNone, "none"},
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-// Makes the references within a schema that has moved from the root to `place` refer to its new place. What stands
-// under const, enum, default or examples is data. The keys of an object whose values are schemas are names, which may
-// be these words, too.
+// Adapts the references ($ref) in a schema that has been moved from the root to `place`. Values of const, enum, default
+// and examples are data and stay unchanged. `keys_are_names`: the object's keys are names of properties or definitions,
+// so a key such as "enum" has no special meaning.
 void move_references(OrderedJson& schema, const std::string& place, bool keys_are_names = false) {
   if (schema.is_array())
     for (OrderedJson& item : schema) move_references(item, place);
@@ -44,7 +44,8 @@ void move_references(OrderedJson& schema, const std::string& place, bool keys_ar
   }
 }
 
-// Returns the schema of one call. Its parameters lie under /$defs/<number> of the whole schema.
+// Returns the schema of one call. `place` is a JSON pointer to the schema of the tool's parameters within the whole
+// schema, for example "#/$defs/0".
 OrderedJson call_schema(const OfferedTool& tool, const char* arguments_key, const std::string& place) {
   return {{"type", "object"},
           {"properties", {{"name", {{"const", tool.name}}}, {arguments_key, {{"$ref", place}}}}},
@@ -95,7 +96,7 @@ std::vector<std::string> marker_tokens(ToolFormat format, const ReasoningMarkers
   return markers;
 }
 
-// Qwen3-Coder's calls are not JSON, so a forced call of such a model is written as Hermes' are.
+// Qwen3-Coder's own syntax is not JSON, so a forced call of such a model uses the Hermes syntax.
 std::string forced_prefix(ToolFormat format) {
   if (format == ToolFormat::kHermes || format == ToolFormat::kQwen3Coder) return "<tool_call>\n";
   return format == ToolFormat::kMistral ? "[TOOL_CALLS]" : "";
@@ -108,7 +109,7 @@ std::string forced_schema(ToolFormat format, const OfferedTools& tools) {
     if (tools.choice == ToolChoice::kNamed && tool.name != tools.named) continue;
     const std::string number = std::to_string(calls.size()), place = "#/$defs/" + number;
     OrderedJson parameters = tool.parameters;
-    // Arguments are an object, also where the schema does not say so.
+    // The arguments must be an object, even if the schema does not say so.
     const bool says = parameters.contains("type") || parameters.contains("$ref") || parameters.contains("anyOf") ||
                       parameters.contains("oneOf") || parameters.contains("allOf");
     if (!says) parameters["type"] = "object";

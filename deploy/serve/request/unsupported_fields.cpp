@@ -13,7 +13,7 @@ using enum Endpoint;
 std::vector<UnsupportedField> make_table() {
   const Json none = Json::object(), empty = Json::array();
   return {
-      // search and scoring
+      // Fields for search and scoring
       {.name = "best_of", .or_n = true},
       {.name = "use_beam_search", .defaults = {false}},
       {.name = "length_penalty", .defaults = {1}},
@@ -23,7 +23,7 @@ std::vector<UnsupportedField> make_table() {
       {.name = "logits_processors", .defaults = {empty}},
       {.name = "repetition_detection"},
       {.name = "thinking_token_budget", .defaults = {-1}},
-      // grammars
+      // Fields for grammars
       {.name = "guided_grammar", .defaults = {none}},
       {.name = "guided_whitespace_pattern", .defaults = {""}},
       {.name = "structured_outputs.whitespace_pattern", .defaults = {""}},
@@ -34,12 +34,13 @@ std::vector<UnsupportedField> make_table() {
       {.name = "ebnf", .defaults = {""}},
       {.name = "regex", .defaults = {""}},
       {.name = "json_schema", .defaults = {none, ""}},
-      // the answer's text. Special tokens never appear in it, so spaces_between_special_tokens has no effect.
+      // Fields about the answer's text. spaces_between_special_tokens is not among them: the text never contains
+      // special tokens, so that field has no effect.
       {.name = "skip_special_tokens", .defaults = {true}},
       {.name = "detokenize", .defaults = {true}},
       {.name = "suffix", .only = kCompletions, .defaults = {""}},
       {.name = "stream_options.continuous_usage_stats", .defaults = {false}},
-      // the prompt
+      // Fields about the prompt
       {.name = "truncation_side", .defaults = {"left"}},
       {.name = "prompt_embeds", .only = kCompletions, .defaults = {empty}},
       {.name = "add_special_tokens", .only = kCompletions, .defaults = {true}},
@@ -50,7 +51,7 @@ std::vector<UnsupportedField> make_table() {
       {.name = "documents", .only = kChat, .defaults = {empty}, .in_prompt = true},
       {.name = "chat_template", .defaults = {none}, .in_prompt = true},
       {.name = "chat_template_kwargs", .only = kCompletions, .defaults = {none}},
-      // media, search and the older form of tools
+      // Fields for media, web search and the older form of tools
       {.name = "mm_processor_kwargs", .defaults = {none}, .in_prompt = true},
       {.name = "media_io_kwargs", .defaults = {none}, .in_prompt = true},
       {.name = "allowed_local_media_path", .defaults = {""}},
@@ -62,7 +63,7 @@ std::vector<UnsupportedField> make_table() {
       {.name = "function_call", .only = kChat, .defaults = {"none", "auto"}},
       {.name = "tools", .only = kCompletions, .defaults = {empty}},
       {.name = "tool_choice", .only = kCompletions, .defaults = {"none", "auto"}},
-      // where and when the request runs
+      // Fields that choose an adapter, priority or KV cache for the request
       {.name = "lora"},
       {.name = "lora_request"},
       {.name = "lora_path"},
@@ -82,7 +83,8 @@ const Json* value_of(const Json& body, const std::string& name) {
   return parent && parent->is_object() ? find_field(*parent, name.substr(dot + 1).c_str()) : nullptr;
 }
 
-// Refuses the field if the body contains it with another value than its defaults and, if there is one, `n`.
+// Refuses the field if the body contains it with a value other than its defaults. `n` is allowed as well if it is not
+// null.
 void refuse_field(const Json& body, const UnsupportedField& field, Endpoint endpoint, const Json& n) {
   if (field.only.value_or(endpoint) != endpoint) return;
   const Json* value = value_of(body, field.name);

@@ -1,6 +1,6 @@
-// The table of the request fields that OpenAI, vLLM and others know and this server does not offer. A client that sends
-// one is told so by its name; a field that was dropped silently would change what the answer means. Fields that are
-// neither here nor read by parse_request() are ignored, as OpenAI's clients expect.
+// The table of request fields that OpenAI, vLLM or others know and this server does not support. A request with such a
+// field is refused, and the error names the field; ignoring it would change the meaning of the answer. Fields that are
+// neither in the table nor read by parse_request() are ignored, as OpenAI's clients expect.
 #pragma once
 
 #include <optional>
@@ -14,18 +14,19 @@
 namespace specdec::deploy {
 
 struct UnsupportedField {
-  std::string name;                   // "PARENT.NAME" is a member of an object
-  std::optional<Endpoint> only = {};  // none: both endpoints refuse it
-  // The values that the server applies anyway. Null and a missing field are always taken.
+  std::string name;                   // "PARENT.NAME" means a member of an object
+  std::optional<Endpoint> only = {};  // none: applies to both endpoints
+  // Values that are accepted, because they ask for what the server does anyway. Null and an absent field are always
+  // accepted.
   std::vector<Json> defaults = {};
-  bool in_prompt = false;  // it would change the prompt's tokens, so /tokenize refuses it, too
-  bool or_n = false;       // the value of n is taken as well
+  bool in_prompt = false;  // the field would change the prompt's tokens, so /tokenize refuses it, too
+  bool or_n = false;       // the value of n is accepted as well
 };
 
 std::span<const UnsupportedField> unsupported_fields();
 
-// Throw Rejected for the first field of the table that the body contains with another value than its defaults. The
-// second considers only the fields that would change the prompt.
+// Throw Rejected for the first field of the table that the body contains with a value other than its defaults.
+// refuse_unsupported_in_prompt() checks only fields that change the prompt's tokens.
 void refuse_unsupported(const Json& body, Endpoint endpoint, int64_t n);
 void refuse_unsupported_in_prompt(const Json& body, Endpoint endpoint);
 

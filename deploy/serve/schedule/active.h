@@ -1,4 +1,4 @@
-// An answer while it runs. Only the parts of Scheduler include this.
+// A running answer. Only the source files of Scheduler include this.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace specdec::deploy {
 
-// A preempted answer had to free its caches, and an unseated one gave its seat in the batch to another tenant. Neither
-// holds a seat or caches.
+// kPreempted: the answer had to free its KV caches but keeps its seat (place) in the batch. kUnseated: the answer freed
+// its caches and gave its seat to another tenant's answer.
 enum class Scheduler::Phase { kPrefill, kDecode, kPreempted, kUnseated };
 
 struct Scheduler::Active {
@@ -23,12 +23,12 @@ struct Scheduler::Active {
         thoughts(markers_around_thoughts(*request), request->format && request->format->begins_reasoning),
         cut(request->options) {}
 
-  // Returns the markers of the thoughts in which no stop string ends an answer.
+  // Returns the markers of the thoughts, within which stop strings are ignored.
   static ReasoningMarkers markers_around_thoughts(const GenerationRequest& request) {
     const bool may_think = request.format && !request.format->begins_in_call && !request.stop.empty();
     return may_think ? request.format->reasoning : ReasoningMarkers();
   }
-  // Returns the text that may be sent after `piece` was added. Stop strings are looked for after the thoughts.
+  // Returns the text that may be sent after `piece` was added. Stop strings are searched for only after the thoughts.
   std::string stopped(std::string_view piece, bool may_match);
   std::string stopped_end(bool may_match);
 
@@ -37,22 +37,23 @@ struct Scheduler::Active {
   SequenceKey key = -1;
   Phase phase = Phase::kPrefill;
   int64_t prompt_read = 0;
-  int64_t charged = 0;  // prompt tokens charged to the tenant; a prefill after preemption is not
-  bool begun = false;   // its prompt was completely prefilled once
-  bool again = false;   // it was preempted at least once
+  int64_t charged = 0;  // prompt tokens charged to the tenant; a prefill after preemption is free
+  bool begun = false;   // the prompt was completely prefilled at least once
+  bool again = false;   // the answer was preempted at least once
   text::IncrementalDecoder decoder;
   StopMatcher stop;
-  ThoughtSplitter thoughts;        // without stop strings it finds none
-  std::string undecided;           // text that either belongs to the thoughts or is searched for stop strings
-  size_t undecided_early = 0;      // its bytes at the beginning in which no stop string may complete
+  ThoughtSplitter thoughts;        // unused if the request has no stop strings
+  std::string undecided;           // text that may belong to the thoughts, or is later searched for stop strings
+  size_t undecided_early = 0;      // bytes at the start of `undecided` in which no stop string may end
   std::string text;                // all text sent so far
   std::vector<int32_t> token_ids;  // all tokens so far
   ChoiceResult result;
   decode::AnswerCut cut;
-  double stepped_at = 0;  // Clock::seconds() of its last tokens
-  double seated_at = 0;   // Clock::seconds() when it last got its seat
+  double stepped_at = 0;  // Clock::seconds() when the answer last got tokens
+  double seated_at = 0;   // Clock::seconds() when the answer last got a seat in the batch
   bool ended = false;
-  // late: the mask of its next step is not computed yet. waited: the engine has already waited for this mask once.
+  // late: the grammar mask for the next step is not computed yet. waited: the engine has already waited for this mask
+  // once.
   bool late = false, waited = false;
 
   bool holds() const { return phase == Phase::kPrefill || phase == Phase::kDecode; }

@@ -1,4 +1,4 @@
-// The part of the scheduler that decides which answers hold a seat in the batch and caches.
+// The part of the scheduler that decides which answers get KV caches and a seat (place) in the batch.
 #include <algorithm>
 #include <exception>
 #include <limits>
@@ -15,10 +15,10 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int kRejectTop = 16;  // likeliest tokens of the target recorded at a rejected position
+constexpr int kRejectTop = 16;  // number of the target's likeliest tokens recorded at a rejected position
 
-// Returns whether a failure while a sequence is opened or prefilled counts against the device. Only the device itself
-// and the compute library are blamed, because a request must not be able to end the server.
+// Returns whether a failure to open or prefill a sequence counts as a failure of the device. Only errors of the device
+// and of LibTorch count, because a request must not be able to end the server.
 bool blames_device(const std::exception& failure) {
   const auto* error = dynamic_cast<const Error*>(&failure);
   return error ? error->kind() == ErrorKind::kDevice : dynamic_cast<const std::bad_alloc*>(&failure) == nullptr;
@@ -35,8 +35,8 @@ void Scheduler::admit() {
   }
 }
 
-// Picks the sequence to prefill: one whose prefill has begun, else the oldest preempted one, else a new one or the
-// oldest unseated one. Returns null if there is none for now.
+// Picks the sequence to prefill next: one whose prefill has begun, else the oldest preempted one, else a new one or the
+// oldest unseated one. Returns null if none can be prefilled now.
 Scheduler::Active* Scheduler::next_to_prefill() {
   Active *preempted = nullptr, *unseated = nullptr;
   bool room = true;
@@ -51,7 +51,7 @@ Scheduler::Active* Scheduler::next_to_prefill() {
   if (preempted) return room || room_made_ ? seat(*preempted) : nullptr;
   const bool full = seats_taken() >= options_.max_batch;
   if (!full && !unseated) return next_from_queue();
-  if (full && queue_.size() == 0) return nullptr;  // nobody waits for a seat
+  if (full && queue_.size() == 0) return nullptr;  // no request waits for a seat
   std::set<std::string> seated;
   for (const auto& active : active_)
     if (active->holds() && !active->ended) seated.insert(active->request->tenant);
@@ -67,12 +67,13 @@ Scheduler::Active* Scheduler::seat(Active& sequence) {
 
 size_t Scheduler::seats_taken() const {
   return static_cast<size_t>(std::count_if(active_.begin(), active_.end(), [](const auto& a) {
-    return a->phase != Phase::kUnseated;  // a preempted one comes back before anything new starts
+    return a->phase != Phase::kUnseated;  // a preempted answer keeps its seat
   }));
 }
 
-// Takes the seat of the newest answer of the tenant that has the most, if these are several. Returns false if there is
-// no such answer. An answer keeps its seat for a while, so that its tokens are not prefilled over and over.
+// Unseats the newest answer of the tenant with the most seats; the tenant must have at least two. Returns false if
+// there is no such answer. An answer keeps its seat for at least kLeastSeconds; otherwise answers that replace each
+// other would be prefilled over and over.
 bool Scheduler::give_up_seat() {
   constexpr double kLeastSeconds = 0.5;
   std::map<std::string, size_t> seats;
@@ -90,8 +91,8 @@ bool Scheduler::give_up_seat() {
   return chosen && preempt(*chosen, Phase::kUnseated);
 }
 
-// Takes the next answer from the queue, of another tenant than `besides`, and opens it. Returns null if none waits or
-// the batch is full.
+// Takes the next answer from the queue, skipping the tenants in `besides`, and opens it. Returns null if no answer is
+// waiting or the batch is full.
 Scheduler::Active* Scheduler::next_from_queue(const std::set<std::string>& besides) {
   while (seats_taken() < options_.max_batch) {
     RequestQueue::Next next = queue_.try_pop(besides);
@@ -104,8 +105,8 @@ Scheduler::Active* Scheduler::next_from_queue(const std::set<std::string>& besid
   return nullptr;
 }
 
-// Finds a running answer to the same prompt of the same request, so that the prompt is not prefilled again. Returns
-// null if there is none, or if the prompt's log-probabilities are requested.
+// Finds a running answer to the same prompt of the same request, whose prefill can be reused. Returns null if there is
+// none, or if the prompt's log-probabilities are requested.
 const Scheduler::Active* Scheduler::sibling(const GenerationRequest& request, size_t choice) const {
   if (request.echo && request.options.logprobs >= 0) return nullptr;
   const size_t n = static_cast<size_t>(request.n);
@@ -133,7 +134,7 @@ bool Scheduler::start(Active& sequence) {
   }
 }
 
-// Prefills at most `most` tokens in one pass and returns how many it took.
+// Prefills at most `most` tokens in one pass and returns the number of tokens prefilled.
 int64_t Scheduler::prefill(Active& sequence, int64_t most) {
   const GenerationRequest& request = *sequence.request;
   PrefillResult part;
@@ -157,7 +158,7 @@ int64_t Scheduler::prefill(Active& sequence, int64_t most) {
   if (!part.whole) return part.tokens;
   sequence.phase = Phase::kDecode;
   if (std::exchange(sequence.begun, true)) return part.tokens;
-  metrics_.started(sequence.prompt_read + 1);  // its first step processes the last token
+  metrics_.started(sequence.prompt_read + 1);  // the last prompt token is processed in the first step
   if (!request.echo) return part.tokens;
   ChoiceEvent event;
   event.logprobs = std::move(part.logprobs);
@@ -165,8 +166,8 @@ int64_t Scheduler::prefill(Active& sequence, int64_t most) {
   return part.tokens;
 }
 
-// Sends the prompt as the beginning of the text. The prompt's first token has no log-probability, because nothing
-// precedes it.
+// Sends the prompt as the beginning of the answer's text. The prompt's first token has no log-probability, because no
+// token precedes it.
 void Scheduler::echo(Active& sequence, ChoiceEvent event) {
   constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
   const GenerationRequest& request = *sequence.request;
@@ -181,8 +182,8 @@ void Scheduler::echo(Active& sequence, ChoiceEvent event) {
   if (request.options.max_tokens == 0) end(sequence, FinishReason::kLength);
 }
 
-// Makes room when the caches are full. Frees the sequences that have ended; if there are none, preempts the newest. A
-// sequence that does not fit although it is alone fails.
+// Makes room when the KV caches are full. Frees the sequences that have ended; if there are none, preempts the newest
+// sequence. A sequence that does not fit although no other is running fails.
 void Scheduler::make_room() {
   Active* last = nullptr;
   size_t holders = 0;
@@ -200,7 +201,7 @@ void Scheduler::make_room() {
   if (preempt(*last, Phase::kPreempted)) room_made_ = false;
 }
 
-// Frees what the sequence holds. If that fails, ends the sequence and returns false.
+// Frees the sequence's KV caches. If that fails, ends the sequence and returns false.
 bool Scheduler::preempt(Active& sequence, Phase phase) {
   try {
     runner_.preempt(sequence.key);

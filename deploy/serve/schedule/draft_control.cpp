@@ -9,7 +9,7 @@ DraftOrder draft_order_from_json(const Json& body) {
   struct Known {
     const char* name;
     DraftOrder::Action action;
-    bool draft, parts;  // whether the action takes the key draft, and the keys score and serve
+    bool draft, parts;  // draft: the action takes the key "draft"; parts: it takes "score" and "serve"
   };
   static constexpr Known kActions[] = {{"load", DraftOrder::Action::kLoad, true, true},
                                        {"share", DraftOrder::Action::kShare, false, true},

@@ -98,7 +98,7 @@ std::optional<double> gate_floor(const std::string& query, double fallback) {
     const std::string text = item.substr(6);
     char* end = nullptr;
     const double floor = std::strtod(text.c_str(), &end);
-    // reject what only strtod accepts, such as "1e-1", "nan" or hexadecimal
+    // strtod also accepts "1e-1", "nan" and hexadecimal numbers, which are refused here.
     const bool plain = !text.empty() && text.find_first_not_of("0123456789.") == std::string::npos;
     return plain && !*end && floor >= 0 && floor <= 1 ? std::optional(floor) : std::nullopt;
   }

@@ -16,7 +16,7 @@ namespace {
 
 using decode::MaskState;
 
-// A freed matcher of more bytes than this is given back to the system at once, because the allocator would keep it.
+// Beyond this size a freed matcher's memory is returned to the system at once, because the allocator would keep it.
 constexpr size_t kTrimmedBytes = 4 << 20;
 
 double cpu_seconds_of_thread() {
@@ -27,7 +27,8 @@ double cpu_seconds_of_thread() {
 
 }  // namespace
 
-// The masks of one answer. Worker threads use the first part, one at a time; MaskWorkers::mutex_ guards the second.
+// State of the masks of one answer. The members before `busy` are used by one worker thread at a time;
+// MaskWorkers::mutex_ guards `busy` and the members after it.
 struct MaskWorkers::Answer {
   ~Answer() { free_matcher(); }
   void free_matcher() {
@@ -36,24 +37,24 @@ struct MaskWorkers::Answer {
     held.reset();
   }
 
-  Make make;  // until the first mask
+  Make make;  // makes the matcher; empty after the first mask
   std::string tenant;
   std::unique_ptr<Constraint> matcher;
-  size_t counted = 0;                      // bytes of the matcher that the request holds
-  std::shared_ptr<ByteBudget::Hold> held;  // the others
+  size_t counted = 0;                      // size of the part of the matcher that the request already charges
+  std::shared_ptr<ByteBudget::Hold> held;  // charges the rest of the matcher
   double seconds = 0;
   size_t masks = 0;
   std::vector<uint32_t> next;
 
   bool busy = false;
-  MaskState state = MaskState::kLate;  // of `mask`, once it is not busy
-  std::vector<uint32_t> mask;          // at the position of the last job
+  MaskState state = MaskState::kLate;  // state of `mask`, valid if not busy
+  std::vector<uint32_t> mask;          // the mask for the position of the latest job
 };
 
 class MaskWorkers::OffThread final : public decode::Constraint {
  public:
   OffThread(MaskWorkers& workers, std::shared_ptr<Answer> answer) : workers_(workers), answer_(std::move(answer)) {}
-  // Frees the matcher on a worker thread, since a large one takes a while.
+  // Frees the matcher on a worker thread, because freeing a large matcher takes long.
   ~OffThread() override {
     workers_.workers_.submit({answer_->tenant, false, [answer = std::move(answer_)] {}});
   }
@@ -65,7 +66,7 @@ class MaskWorkers::OffThread final : public decode::Constraint {
       workers_.wait(lock, [this] { return !answer_->busy; });
       if (answer_->busy) break;
       lock.unlock();
-      state = prepare();  // what has been computed may be the mask of a position that was left
+      state = prepare();  // the mask just computed may be for a position that was left meanwhile
       lock.lock();
     }
     if (state == MaskState::kReady) std::copy_n(answer_->mask.begin(), bits.size(), bits.begin());
@@ -106,7 +107,8 @@ class MaskWorkers::OffThread final : public decode::Constraint {
   MaskWorkers& workers_;
   std::shared_ptr<Answer> answer_;
   bool begun_ = false;
-  // The answer's tokens at the position of the caller and at that of the last job, and how many of the first are equal.
+  // path_: the answer's tokens up to the caller's position. told_: the answer's tokens up to the position of the latest
+  // job. common_: length of the common prefix of path_ and told_.
   std::vector<int32_t> path_, told_;
   size_t common_ = 0;
 };
@@ -141,7 +143,8 @@ void MaskWorkers::submit(const std::shared_ptr<Answer>& answer, int64_t pops, st
       {answer->tenant, false, [this, answer, pops, pushes = std::move(pushes)] { compute(*answer, pops, pushes); }});
 }
 
-// Moves the matcher to the next position and computes its mask. An answer beyond its limits loses its matcher at once.
+// Moves the matcher to the next position and computes its mask. If the answer exceeds its limits, its matcher is freed
+// at once.
 void MaskWorkers::compute(Answer& answer, int64_t pops, const std::vector<int32_t>& pushes) {
   const double before = thread_seconds_();
   MaskState state = MaskState::kSpent;
@@ -168,13 +171,14 @@ void MaskWorkers::compute(Answer& answer, int64_t pops, const std::vector<int32_
   done_(answer.tenant, seconds);
 }
 
-// `tokens` led from the last mask to this one. Each brings a mask's time, because a grammar that begins again in the
-// middle of an answer (logits_processors.h) gets all of its tokens at once.
+// Adds the seconds of a mask to the answer's total, and returns whether the answer stays within its limits. `tokens` is
+// the number of tokens since the last mask. Each token adds the time allowed for one mask, because a grammar that
+// restarts in the middle of an answer (logits_processors.h) gets all its tokens at once.
 bool MaskWorkers::within_limits(Answer& answer, double seconds, size_t tokens) const {
   answer.seconds += seconds;
   answer.masks += std::max<size_t>(1, tokens);
   const size_t bytes = answer.matcher->bytes();
-  // The answer has been admitted, so a full budget does not end it: newcomers wait instead.
+  // The answer is running already, so a full budget does not end it; new requests wait instead.
   if (bytes > answer.counted + answer.held->bytes()) answer.held->force(bytes - answer.counted);
   return bytes <= limits_.bytes &&
          answer.seconds <= limits_.seconds + limits_.seconds_per_mask * static_cast<double>(answer.masks);

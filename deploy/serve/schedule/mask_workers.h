@@ -1,5 +1,5 @@
-// Computes the masks of grammars on threads of their own, so that a costly grammar delays neither the engine thread nor
-// other sequences. Tenants take turns (fair_workers.h). The masks of one answer have limits on time and memory.
+// Computes the token masks of grammars on its own threads, so that a costly grammar delays neither the engine thread
+// nor other sequences. Tenants take turns (fair_workers.h). The masks of one answer have limits on time and memory.
 #pragma once
 
 #include <condition_variable>
@@ -19,21 +19,21 @@ class MaskWorkers {
  public:
   using Constraint = decode::Constraint;
   using Make = std::function<std::unique_ptr<Constraint>()>;
-  // Called on a worker thread after each mask, with the tenant and the seconds of CPU time that it took.
+  // Called on a worker thread after each mask, with the tenant and the seconds of CPU time that the mask took.
   using Done = std::function<void(const std::string& tenant, double seconds)>;
 
-  // `thread_seconds` is the CPU time of the calling thread. `budget` must outlive the workers.
+  // `thread_seconds` returns the CPU time of the calling thread. `budget` must outlive the workers.
   MaskWorkers(const MaskLimits& limits, ByteBudget& budget, Done done);
   MaskWorkers(const MaskLimits& limits, ByteBudget& budget, Done done, std::function<double()> thread_seconds);
   ~MaskWorkers();
 
-  // Returns a factory of constraints whose masks are computed here. `make` makes the constraint that computes them; it
-  // is called, used and freed on the worker threads. The workers must outlive the constraints. The first `counted`
-  // bytes of each are in the budget already, because the request holds them.
+  // Returns a factory of constraints whose masks are computed on the worker threads. `make` makes the underlying
+  // constraint; it is created, used and freed on these threads. The workers must outlive the constraints. `counted` is
+  // the part of each constraint, in bytes, that the request's hold in the budget covers already.
   Make off_thread(Make make, const std::string& tenant, int64_t vocab, size_t counted = 0);
 
-  // Both are for the engine thread. settle() waits until no mask is being computed, but in one step at most
-  // MaskLimits::wait_seconds_per_step in all. begin_step() begins a step, in which settle() may wait that long again.
+  // Called by the engine. begin_step() starts a step. settle() waits until no mask is being computed, in each step at
+  // most MaskLimits::wait_seconds_per_step in all.
   void begin_step();
   void settle();
 
@@ -50,10 +50,10 @@ class MaskWorkers {
   const Done done_;
   const std::function<double()> thread_seconds_;
   std::mutex mutex_;                 // guards the members below and the results in Answer
-  std::condition_variable changed_;  // a mask has been computed
+  std::condition_variable changed_;  // notified when a mask has been computed
   size_t outstanding_ = 0;
-  double may_wait_ = 0;  // seconds left in this step
-  FairWorkers workers_;  // last, so that its threads end first
+  double may_wait_ = 0;  // seconds that the engine may still wait in this step
+  FairWorkers workers_;  // the last member, so its threads end first
 };
 
 }  // namespace specdec::deploy

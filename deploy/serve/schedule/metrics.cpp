@@ -38,9 +38,10 @@ const std::vector<double> kTokenBounds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.
 const std::vector<double> kLatencyBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
                                             2.5,   5,    10,    30,   60,  120,  300, 600};
 
-constexpr char kTenant[] = "tenant";  // this label is not exported
+constexpr char kTenant[] = "tenant";  // removed by merge_tenants() before export
 
-// Merges a family to one series per domain: the counts of this tenant, or the sum over all tenants.
+// Merges the series of a family to one series per domain: the counts of `tenant`, or without `tenant` the sums over all
+// tenants.
 void merge_tenants(prometheus::MetricFamily& family, const std::optional<std::string>& tenant) {
   std::map<std::string, double> by_domain;
   for (const prometheus::ClientMetric& metric : family.metric) {
@@ -57,13 +58,14 @@ void merge_tenants(prometheus::MetricFamily& family, const std::optional<std::st
   }
 }
 
-// Raises a counter to the runner's running total. Counters only grow.
+// Raises a counter to the runner's running total. A Prometheus counter may only grow.
 void raise(Counter& counter, double total) { counter.Increment(std::max(0.0, total - counter.Value())); }
 
 }  // namespace
 
 struct Metrics::Series {
-  // One series per number (a position or K). Each is created when it is first needed, so that unused numbers have none.
+  // Series that are numbered by draft position or K. Each is created when it is first used, so that unused numbers have
+  // none.
   template <class Series, size_t kEnd>
   class Numbered {
    public:
@@ -167,10 +169,10 @@ struct Metrics::Series {
                             .Help("Always 1; the labels are the fingerprints of target and draft, and the package.")
                             .Register(registry);
   std::mutex mutex;        // guards the two members below
-  Gauge* named = nullptr;  // the only series of info
+  Gauge* named = nullptr;  // the only series of `info`
   prometheus::Labels named_labels;
 
-  // The following series exist once per draft.
+  // Families that have one series per draft.
   Family<Gauge>& gauges(const char* name, const char* help) {
     return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
   }
@@ -190,10 +192,10 @@ struct Metrics::Series {
              "Expected tokens per second of the last batch, at the prevailing K or with plain decoding.");
   struct OfDraft {
     std::string name;
-    Counter *reached[3], *overlap[3];  // by role; null until first used
+    Counter *reached[3], *overlap[3];  // indexed by role; null until first used
     Gauge *pass, *k, *expected, *plain;
   };
-  std::vector<std::unique_ptr<OfDraft>> drafts_known;  // the one used last is at the end
+  std::vector<std::unique_ptr<OfDraft>> drafts_known;  // in order of last use, the latest at the end
   OfDraft& of_draft(const std::string& name) {
     const auto at =
         std::find_if(drafts_known.begin(), drafts_known.end(), [&](const auto& d) { return d->name == name; });

@@ -17,7 +17,7 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr double kLookAgain = 10;  // seconds between two measurements of record_dir while the quota is full
+constexpr double kLookAgain = 10;  // seconds between two measurements of record_dir's size while the quota is reached
 constexpr char kPartial[] = ".partial";
 
 std::filesystem::path made(const std::filesystem::path& directory) {
@@ -31,8 +31,8 @@ std::string published_name(const std::filesystem::path& partial) {
   return name;
 }
 
-// Publishes the file so that it is durable under its new name or absent: fsync of the file, rename, fsync of the
-// directory.
+// Renames a complete file to its published name. After a crash the file is either durable under that name or absent:
+// the file is fsynced, renamed, and its directory is fsynced.
 void publish(const std::filesystem::path& partial) {
   const int fd = open_file(partial, O_RDONLY);
   try {
@@ -45,8 +45,8 @@ void publish(const std::filesystem::path& partial) {
   rename_file(partial, published_name(partial));
 }
 
-// Publishes a file that a dead process left. The process may have failed to flush the file; then only writing it anew
-// gets it onto the disk.
+// Publishes a file that a killed process left. The file is copied first, because the process may have failed to flush
+// it, and only newly written bytes are sure to reach the disk.
 void publish_left_over(const std::filesystem::path& partial) {
   const std::filesystem::path fresh = partial.string() + ".copy";
   copy_regular_file(partial, fresh, ErrorKind::kIo);
@@ -58,7 +58,7 @@ uint64_t bytes_under(const std::filesystem::path& directory) {
   uint64_t sum = 0;
   std::error_code ec;
   for (std::filesystem::recursive_directory_iterator it(directory, ec), end; !ec && it != end; it.increment(ec)) {
-    std::error_code gone;  // removed after it was listed
+    std::error_code gone;  // the file was removed after it was listed
     if (const auto bytes = it->is_regular_file(gone) ? it->file_size(gone) : 0; !gone) sum += bytes;
   }
   return sum;
@@ -136,7 +136,7 @@ RotatingLog::RotatingLog(std::filesystem::path directory, std::string stem, Limi
   for (const auto& path : left) {
     try {
       publish_left_over(path);
-    } catch (const Error& e) {  // tried again at the next start; recording never keeps a server from serving
+    } catch (const Error& e) {  // retried at the next start; faults of recording never stop a server
       log(LogLevel::kError, e.what());
     }
   }
@@ -152,8 +152,8 @@ RotatingLog::~RotatingLog() {
 
 void RotatingLog::append(const std::string& line) {
   if (open_.empty()) {
-    // Names contain time, process and a running number, so they sort by age. They may collide if a container restarts
-    // within a second.
+    // Names contain time, process id and a running number, so they sort by age. They may collide if a container
+    // restarts within a second.
     std::string time = format_utc(clock_.unix_seconds());
     std::erase_if(time, [](char c) { return c == '-' || c == ':'; });
     std::filesystem::path done;
@@ -194,7 +194,7 @@ Recorder::Recorder(RecorderOptions options, Metrics& metrics, const Clock& clock
     looked_at_ = clock_.seconds();
   }
   if (!options_.acceptance_log.empty()) {
-    // Refuse a bad path now rather than at the first answer.
+    // Opens the file once, so that an invalid path is refused now instead of at the first answer.
     with_context("--acceptance-log",
                  [&] { ::close(open_file(options_.acceptance_log, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK)); });
   }

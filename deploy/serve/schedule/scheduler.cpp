@@ -27,7 +27,8 @@ std::string Scheduler::Active::stopped(std::string_view piece, bool may_match) {
   return out += stop.push(piece.substr(at), may_match);
 }
 
-// Returns the text that may be sent once the undecided text is known to follow the thoughts.
+// Searches the undecided text for stop strings, now that it is known to follow the thoughts. Returns the text that may
+// be sent.
 std::string Scheduler::Active::stopped_end(bool may_match) {
   const std::string text = std::exchange(undecided, "");
   const size_t early = std::exchange(undecided_early, 0);
@@ -73,7 +74,7 @@ bool Scheduler::turn() {
   admit();
   running_.store(active_.size(), std::memory_order_relaxed);
   if (active_.empty()) return false;
-  reap();  // an answer that only echoes its prompt has ended already
+  reap();  // an answer that only echoes its prompt may have ended
   const bool stepped = step();
   reap();
   metrics_.caches(runner_.cache_use());
@@ -81,7 +82,7 @@ bool Scheduler::turn() {
   return stepped;
 }
 
-// Ends the answers that were cancelled and frees those that have ended.
+// Ends cancelled answers and removes those that have ended.
 void Scheduler::reap() {
   for (auto& sequence : active_)
     if (!sequence->ended && sequence->request->channel->cancelled()) end(*sequence, FinishReason::kCancelled);
@@ -97,13 +98,14 @@ void Scheduler::reap() {
   });
 }
 
-// Steps every sequence that decodes. Returns false if there is nothing to do until a late mask is there.
+// Runs one step of all sequences in decode. Returns false if the engine can only wait for late grammar masks.
 bool Scheduler::step() {
   if (masks_) masks_->begin_step();
   size_t late = 0;
   for (;;) {
     late = collect_batch();
-    // Most masks take less time than the engine may wait. A sequence for whose mask it has waited in vain sits out.
+    // Most masks are computed within the time that the engine may wait for them. A sequence whose mask is still late is
+    // not stepped.
     const auto new_late = [](const auto& a) { return a->late && !std::exchange(a->waited, true); };
     if (masks_ && std::count_if(active_.begin(), active_.end(), new_late) > 0) {
       masks_->settle();
@@ -116,7 +118,7 @@ bool Scheduler::step() {
   return !batch_.empty() || late == 0 || std::any_of(active_.begin(), active_.end(), reads);
 }
 
-// Collects the sequences that decode and whose masks are not late. Returns how many are late.
+// Collects the sequences in decode whose grammar masks are not late. Returns how many masks are late.
 size_t Scheduler::collect_batch() {
   batch_.clear();
   keys_.clear();
@@ -135,7 +137,7 @@ size_t Scheduler::collect_batch() {
   return late;
 }
 
-// Steps the batch. Returns false if the caches had no space for any of it; nothing has changed then.
+// Steps the batch. Returns false if the KV caches had no space for any of its sequences, which are then unchanged.
 bool Scheduler::step_running() {
   if (batch_.empty()) return true;
   results_.assign(batch_.size(), {});
@@ -184,8 +186,8 @@ bool Scheduler::step_running() {
   return true;
 }
 
-// Turns the emitted tokens into text and sends it, up to EOS, a stop token or string, or max_tokens. The tokens after
-// that are dropped.
+// Converts the emitted tokens to text and sends it, up to EOS, a stop token, a stop string or max_tokens. Later tokens
+// are dropped.
 void Scheduler::deliver(Active& sequence, const StepResult& result) {
   const GenerationRequest& request = *sequence.request;
   ChoiceResult& so_far = sequence.result;
@@ -240,7 +242,7 @@ void Scheduler::deliver(Active& sequence, const StepResult& result) {
   if (reason) end(sequence, *reason);
 }
 
-// Counts the tokens of a step that belong to the answer: those up to its end.
+// Counts the tokens of a step that belong to the answer.
 void Scheduler::count_tokens(Active& sequence, int64_t tokens) {
   const GenerationRequest& request = *sequence.request;
   const double now = clock_.seconds();
@@ -259,7 +261,7 @@ void Scheduler::end(Active& sequence, FinishReason reason) {
   result.reason = reason;
   result.counts.emitted = result.completion_tokens;
   std::erase_if(result.rejects,
-                [&](const auto& reject) { return reject.position >= result.completion_tokens; });  // after the cut
+                [&](const auto& reject) { return reject.position >= result.completion_tokens; });  // after the end
   const double now = clock_.seconds();
   metrics_.finished(result, {sequence.request->tenant, sequence.request->domain}, now - sequence.request->queued_at);
   const bool others = queue_.more_of(*sequence.request) ||

@@ -1,10 +1,12 @@
-// Continuous batching on one engine thread: it decides which sequences are in the next step, when new ones start and
-// when they end. Tokens come from a StepRunner. A failing request affects no other one: no exception of a sequence
-// leaves run(). Prompts are prefilled between steps, a bounded number of tokens per turn. When the caches are full, the
-// newest sequence is preempted. It is prefilled again when another one has ended, before anything new starts. So the
-// oldest sequence always makes progress, and the text of an answer does not depend on the other sequences. A tenant
-// that has no answer in a full batch soon gets the seat of another tenant's newest answer, which goes on when a seat is
-// free.
+// Continuous batching on one engine thread: decides which sequences are in the next step, when new ones start and when
+// they end. A StepRunner computes the tokens.
+// - An exception caused by one sequence ends only that sequence.
+// - Prompts are prefilled between steps, a bounded number of tokens each time.
+// - When the KV caches are full, the newest sequence is preempted. It is prefilled again when another sequence has
+//   ended, before any new sequence starts. So the oldest sequence always makes progress, and no answer's text depends
+//   on other sequences.
+// - If the batch is full, a tenant without an answer in the batch soon gets the seat of another tenant's newest
+//   answer, which continues when a seat is free.
 #pragma once
 
 #include <atomic>
@@ -29,29 +31,29 @@
 
 namespace specdec::deploy {
 
-// An answer that ended by itself (stop or length), for the records.
+// An answer that ended normally (stop or length), for the records.
 struct FinishedAnswer {
   std::shared_ptr<const GenerationRequest> request;
   size_t choice = 0;
-  std::string text;  // as sent
+  std::string text;  // the text that was sent
   ChoiceResult result;
-  std::vector<int32_t> token_ids = {};  // up to the end of the answer
+  std::vector<int32_t> token_ids = {};  // all tokens up to the end of the answer
 };
 
 struct SchedulerOptions {
   size_t max_batch = 8;
-  int64_t prompt_budget_tokens = 512;  // prefilled between two steps; bounds the gap between tokens of running answers
-  double reject_share = 0;             // share of the conversations whose rejected drafts are kept for the records
+  int64_t prompt_budget_tokens = 512;  // prefill limit between two steps; bounds the inter-token latency
+  double reject_share = 0;             // fraction of the conversations whose rejected draft tokens are recorded
 };
 
-// The parts of a server that its scheduler works with. They must outlive it.
+// The objects that a scheduler works with. They must outlive it.
 struct SchedulerParts {
   StepRunner& runner;
   RequestQueue& queue;
   const text::Tokenizer& tokenizer;
   Metrics& metrics;
   const Clock& clock;
-  MaskWorkers* masks = nullptr;  // null: masks are never late
+  MaskWorkers* masks = nullptr;  // null: grammar masks are never late
 };
 
 class Scheduler {
@@ -60,22 +62,21 @@ class Scheduler {
             std::function<void(const FinishedAnswer&)> on_finished = {});
   ~Scheduler();
 
-  // Runs the engine thread's loop until the queue is closed and everything in it is answered, until stop_now(), or
-  // until the device is lost. In the last two cases every answer that runs or waits ends with kDrained, so that clients
-  // try again elsewhere.
+  // Runs the engine thread's loop until the queue is closed and all its requests are answered, or until stop_now(), or
+  // until the device is lost. In the last two cases every running or waiting answer ends with kDrained, so that clients
+  // retry elsewhere.
   void run();
-  // Returns why the device cannot be used any more. Call it after run().
+  // Returns the failure after which the device cannot be used, if any. Valid after run().
   const std::optional<DeviceLost>& lost() const { return lost_; }
-  // Runs one round: reap, admit, prefill, step, deliver. Returns false when there was nothing to do, or nothing until a
-  // late mask is there.
+  // Runs one iteration: reap, admit, prefill, step, deliver. Returns false if there was no work, or if all work waits
+  // for a late grammar mask.
   bool turn();
-  // May be called from any thread: closes the queue; every running or waiting answer ends with kDrained before the next
+  // May be called from any thread. Closes the queue; every running or waiting answer ends with kDrained before the next
   // step.
   void stop_now();
 
   size_t running() const { return running_.load(std::memory_order_relaxed); }
-  // Number of consecutive failures of the device without a successful step between them. Failures caused by a single
-  // request do not count.
+  // Number of device failures since the last successful step. Failures caused by a single request do not count.
   int64_t failures_in_a_row() const { return failures_.load(std::memory_order_relaxed); }
 
  private:
@@ -112,8 +113,8 @@ class Scheduler {
   std::function<void(const FinishedAnswer&)> on_finished_;
 
   std::vector<std::unique_ptr<Active>> active_;  // oldest first
-  bool room_made_ = false;                       // caches were freed since they were last found full
-  std::vector<Active*> batch_;                   // batch_, keys_ and results_ are buffers of step()
+  bool room_made_ = false;                       // true: caches were freed since they were last full
+  std::vector<Active*> batch_;                   // batch_, keys_ and results_ are buffers that step() reuses
   std::vector<SequenceKey> keys_;
   std::vector<StepResult> results_;
   std::atomic<bool> aborted_{false};

@@ -11,18 +11,18 @@ namespace specdec::decode {
 
 namespace {
 
-// Holds the buffers of choose(). Each thread keeps its own, so that a warm step allocates nothing.
+// The buffers of choose(). Each thread keeps its own, so that a warm step allocates nothing.
 struct Choice {
-  // Holds a level that a sequence may draft. A sequence's items are added in order of level.
+  // A level that a sequence may draft. A sequence's items are added in order of level.
   struct Item {
-    // reach: weighted probability that the level is reached and kept. worth: reach per row, at most the worth of the
-    // level before.
+    // reach: weighted probability that the level is reached and accepted. worth: reach per row, at most the worth of
+    // the previous level.
     double reach, worth;
     int level, rows;
     size_t sequence;
   };
   std::vector<double> overlaps;  // [max K]
-  // seconds[i]: the cost of a target pass with i · `apart` rows more than a plain pass (`apart`: share_depth()),
+  // seconds[i]: the cost of a target pass with i · `apart` more rows than a plain pass (`apart`: see share_depth()),
   // divided by the cost of a plain pass.
   std::vector<double> seconds;
   std::vector<Item> items;
@@ -37,7 +37,7 @@ struct Choice {
     return std::span(overlaps).first(k);
   }
 };
-// Factor by which probes come sooner if a K promises a gain that is not certain.
+// Divides the interval before the next probe if some K promises a gain that is not certain.
 constexpr int kSoonerInDoubt = 3;
 
 }  // namespace
@@ -90,15 +90,15 @@ void KController::expect(int64_t to_read, int64_t to_come) {
   to_come_ = to_come;
 }
 
-// Returns the time that the draft needs to prefill, in plain steps.
+// Returns the time of the draft's prefill, in units of the time of a plain step (a step without a draft).
 double KController::reading() const {
   return costs_ && !options_.free_draft ? static_cast<double>(to_read_) * costs_->read_cost(batch_) : 0;
 }
 
 double KController::expected_overlap(int position) const {
   const auto i = static_cast<size_t>(std::max(position, 0)), own = std::min(i, weight_.size() - 1);
-  // The weight of the controller's own mean if no `seen` is shared. It is low, because the request's older steps say
-  // little beyond its recent ones.
+  // If options_.seen is null, the prior of each position is the request's own mean overlap with this weight, in
+  // observations. The weight is low, because the request's older steps add little to its recent ones.
   constexpr double kOwn = 2;
   const double weight = options_.seen ? options_.seen_weight : kOwn;
   return (sum_[own] + weight * seen().at(i)) / (weight_[own] + weight);
@@ -109,8 +109,8 @@ double KController::rate_of(int batch, std::span<const double> overlap, int k) c
                            verify_cost(batch, k));
 }
 
-// Returns the highest predicted rate of any K, or 1 if no K beats plain decoding. With fixed_k set, returns the rate of
-// fixed_k.
+// Returns the highest predicted rate of any K, or 1 if no K beats plain decoding. If fixed_k is set, returns the rate
+// of fixed_k.
 double KController::best_rate(int batch, std::span<const double> overlap) const {
   if (options_.fixed_k >= 0) return rate_of(batch, overlap, options_.fixed_k);
   double rate = 1;
@@ -129,7 +129,7 @@ double KController::expected_rate(int batch) const {
   return best_rate(batch, overlaps);
 }
 
-// Returns the K to use before costs are known: the gate's schedule, or 2 without one.
+// Returns the K to use before costs are known: that of the schedule, or 2 without a schedule.
 int KController::unmeasured_k(int batch) const {
   int k = options_.schedule.empty() ? 2 : options_.schedule.front()[2];
   for (const auto& range : options_.schedule)
@@ -148,11 +148,11 @@ void KController::settle(int k, PlainReason plain) {
   decision_.plain = plain;
 }
 
-// Sets K if it does not depend on the expected gain: a fixed K, no draft, a plain pass to measure, or unknown costs.
-// Returns whether it set K.
+// Sets K if it does not depend on the expected gain: a fixed K, no draft, a plain pass for measurement, or unknown
+// costs. Returns whether K was set.
 bool KController::settled(int batch) {
-  // Where drafting gains little at this batch size, plain steps are measured more often: they cost next to nothing and
-  // show when the gain has ended.
+  // If drafting gains little at this batch size, plain steps are measured more often: they cost almost nothing and show
+  // when drafting no longer pays.
   const int64_t refresh = CostModel::kRefresh / (batch != batch_ || rate_ >= 1.2 ? 1 : rate_ < 1.1 ? 16 : 4);
   decision_ = {};
   rate_ = 1;
@@ -185,7 +185,7 @@ void KController::choose(std::span<KController* const> sequences, int batch) {
     const PlainReason plain = s->decision_.plain;
     if (!s->adaptive() || (plain != PlainReason::kDoesNotPay && plain != PlainReason::kSchedule)) continue;
     if (s->decision_.k > 0) {
-      // If K falls to 0, the first probe comes early, because the last overlaps may have been bad luck.
+      // K has fallen to 0. The first probe comes early, because the last overlaps may have been low by chance.
       s->plain_owed_ = s->probe_interval() / 2;
     } else if (again || --s->plain_owed_ < 0) {
       s->probe();
@@ -195,9 +195,9 @@ void KController::choose(std::span<KController* const> sequences, int batch) {
   for (KController* const s : open) {
     const int k = s->decision_.k;
     if (k == 0 && probes && s->decision_.plain != PlainReason::kShortAnswer) s->probe();
-    // Measures neighbours of K as well, because a K that looks bad by an old or single figure would never be measured
-    // again. Not for trees: the number of nodes per level depends on the text, so a pass may never have the rows asked
-    // for.
+    // Also measures neighbours of K, because otherwise a K that looks bad due to an old or single measurement would
+    // never be measured again. Trees are excluded, because their number of nodes per level depends on the text, so a
+    // pass may never have the wanted number of rows.
     if (k == 0 || !s->costs_ || !s->options_.tree.empty()) continue;
     const int other = k < s->options_.max_k && s->costs_->should_measure(batch, k + 2) ? k + 1
                       : k > 1 && s->costs_->should_measure(batch, k)                   ? k - 1
@@ -207,8 +207,8 @@ void KController::choose(std::span<KController* const> sequences, int batch) {
   }
 }
 
-// Returns whether the probes of the last step suggest that drafting pays. If so, the next step probes too, until the
-// estimates agree or drafting no longer seems to pay.
+// Returns whether the probes of the last step suggest that drafting pays. If so, the next step probes too, until
+// drafting is chosen or no longer seems to pay.
 bool KController::probe_again(std::span<KController* const> sequences, int batch) {
   double sum = 0;
   size_t probed = 0;
@@ -224,28 +224,28 @@ bool KController::probe_again(std::span<KController* const> sequences, int batch
   return any.best_rate(batch, overlaps) > 1 + any.options_.least_gain;
 }
 
-// Returns whether a rate exceeds 1 by the required gain even if pass costs are off by their uncertainty. The
-// uncertainty of the overlaps is not counted, because drafting is the fastest way to reduce it.
+// Returns whether a rate exceeds 1 by the required gain even if the estimated pass costs are off by their uncertainty.
+// The uncertainty of the overlaps is ignored, because drafting is the fastest way to reduce it.
 bool KController::sure(double rate, int batch, int rows, bool drafts) const {
-  // Sequences that already draft have shown some of the gain, so half the margin is enough for them.
+  // Sequences that already draft have demonstrated part of the gain, so half the margin suffices for them.
   const double doubt = costs_ ? costs_->target_doubt(batch, rows) : 0, share = drafts ? 0.5 : 1;
   return std::log(rate) - share * options_.doubts * doubt > std::log(1 + share * options_.least_gain);
 }
 
-// Returns the loss from uneven ends, as a share of the time until the end: answers that would end together under plain
+// Returns the loss from uneven ends, as a share of the time until the end. Answers that would end together under plain
 // decoding end one after the other under speculation. Consider n answers of R tokens with steps that emit tau ± σ
 // tokens. The last answer needs more steps than the mean, by the share z_n · σ / √(R tau), where z_n is the expected
 // maximum of n standard normal numbers. Each additional step costs the part of a pass that does not depend on its rows.
 // Choice::k must hold the number of levels that each sequence would draft.
 double KController::unevenness(std::span<KController* const> open, int batch, int rows) const {
-  constexpr double kTogether = 0.9;  // share of the longest remaining answer
+  constexpr double kTogether = 0.9;  // answers at least this share of the longest one would end together
   int64_t longest = 0;
   for (const KController* const s : open) longest = std::max(longest, s->to_come_);
   if (longest <= 0 || !costs_) return 0;
   double together = 0, mean = 0, variance = 0;
   for (size_t i = 0; i < open.size(); ++i) {
     together += static_cast<double>(open[i]->to_come_) >= kTogether * static_cast<double>(longest);
-    double reach = 1, accepted = 0, squares = 0;  // E[A], E[A²] of A accepted tokens, from P(A ≥ k) = reach
+    double reach = 1, accepted = 0, squares = 0;  // E[A], E[A²] of A accepted tokens; reach = P(A ≥ k)
     for (int k = 1; k <= Choice::of_thread().k[i]; ++k) {
       reach *= open[i]->expected_overlap(k - 1);
       accepted += reach;
@@ -259,9 +259,9 @@ double KController::unevenness(std::span<KController* const> open, int batch, in
   return fixed * largest * std::sqrt(variance / (static_cast<double>(longest) * mean));
 }
 
-// Sorts levels by their worth per row. For any number of rows, the best choice is then a prefix of this order, whatever
-// the rows cost. Within a sequence, worth never rises with the level. All prefixes are tried at every depth, so the
-// cost of rows need not be linear.
+// Sorts levels by their worth per row. For any number of rows, the best choice is then the first levels in this order,
+// whatever a row costs, because within a sequence worth never rises with the level. Tries all these choices for every
+// depth, so the cost need not be linear in the rows.
 void KController::share_depth(std::span<KController* const> open, int batch) {
   if (open.empty()) return;
   const KController& any = *open.front();
@@ -272,7 +272,8 @@ void KController::share_depth(std::span<KController* const> open, int batch) {
     to_come += static_cast<double>(s->to_come_) / static_cast<double>(open.size());
   c.items.clear();
   for (size_t i = 0; i < open.size(); ++i) {
-    // The batch ends with the sequence that has the most tokens to come, so its tokens count for more.
+    // The batch ends with the sequence that has the most tokens to come, so tokens of long sequences have a higher
+    // weight.
     double reach = to_come > 0 ? std::sqrt(static_cast<double>(open[i]->to_come_) / to_come) : 1,
            worth = std::numeric_limits<double>::infinity();
     for (int k = 1; k <= deepest; ++k) {
@@ -343,7 +344,7 @@ void KController::probe() {
 
 int KController::probe_interval() const {
   const int k = std::min(2, options_.max_k);
-  // The extra time of a probe if no drafted token is kept (the worst case), in plain steps.
+  // The extra time of a probe, in plain steps, if no drafted token is accepted (the worst case).
   const double more = k * draft_cost(batch_) + verify_cost(batch_, k) - 1 + batch_ * reading();
   return more > 0 ? std::max(options_.probe_interval, static_cast<int>(std::min(more / options_.probe_share, 1e6)))
                   : options_.probe_interval;
@@ -363,8 +364,8 @@ rules::StopLimits KController::limits_after(int k, int batch) const {
 }
 
 rules::AcceptanceTable KController::acceptance_table() const {
-  // The weight of the mean overlap, in observations of one bin. A request sees a bin only a few dozen times, and a few
-  // observations say little against this mean.
+  // The weight of the mean overlap, in observations of one bin. A request has only a few dozen observations per bin,
+  // and a few observations are weak evidence against the mean.
   constexpr double kPooledWeight = 16;
   const double mean = seen().value();
   rules::AcceptanceTable table;
@@ -394,8 +395,8 @@ void KController::observe(int drafted, int accepted, const std::vector<double>& 
   drafting_ = drafted > 0 && !decision_.probe;
   if (drafted == 0) return;
   const size_t reached = std::min({overlaps.size(), weight_.size()});
-  // Observations from before a run of plain steps are old: all of them together weigh as much as the first probe after
-  // it.
+  // At the first probe after a run of plain steps, older observations are outdated: all of them together get the weight
+  // of one new observation.
   const auto keep = [this, first_probe](double weight) {
     return first_probe ? std::min(options_.decay, 1 / std::max(weight, 1e-9)) : options_.decay;
   };

@@ -9,24 +9,26 @@ namespace specdec::decode {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-// Variances of the logarithm of a pass's seconds. The unit is the variance of the noise in one sample.
-constexpr double kNoise = 1;         // of a sample
-constexpr double kPaceStep = 0.2;    // by how much the pace may have changed since the pass before
-constexpr double kCellStep = 0.003;  // by how much a cell may have changed since the pass before
-// Added to the variance of the curve of all batch sizes, because contexts and sampling differ between batch sizes.
+// Variances of the logarithm of a pass's seconds, in units of the noise variance of one sample. A cell stores the cost
+// of one kind of pass. The pace is a factor of all costs that drifts with time (cost_model.h).
+constexpr double kNoise = 1;         // of one sample
+constexpr double kPaceStep = 0.2;    // added per pass, because the pace may have changed
+constexpr double kCellStep = 0.003;  // added per pass, because a cell's cost may have changed
+// Added to the variance of estimates from the curve of all batch sizes, because contexts and sampling differ between
+// batch sizes.
 constexpr double kBatchesDiffer = 0.25;
-// Factor of the variance between two cells, where the curve may bend unnoticed. It multiplies the product of the
-// distances to both neighbours, in logarithms of rows.
+// Factor of the variance of an estimate that is interpolated between two measured cells. The variance is this factor
+// times the product of the distances to both cells, in logarithms of rows.
 constexpr double kBetweenCells = 4;
 // Replaces kBetweenCells if only one cell was measured, because the slope of the curve is then unknown.
 constexpr double kOneCell = 50;
-// Largest factor by which a sample of a target pass may differ before it is clipped; also limits how far one sample
-// moves the pace.
+// Maximum factor by which a sample of a target pass may differ from the estimate before it is clipped. It also limits
+// how far one sample moves the pace.
 constexpr double kMost = 1.25;
-constexpr double kMostOfDraft = 2;  // larger than kMost, since a draft has few passes while it does not pay
+constexpr double kMostOfDraft = 2;  // larger than kMost, because there are few draft passes while drafting does not pay
 constexpr int kCellsPerRow = 2;
 
-// Returns the usable batch size from 1 to `end` − 1 that is nearest to `batch` (the smaller one of two equally near),
+// Returns the usable batch size from 1 to `end` − 1 that is nearest to `batch` (of two equally near ones, the smaller),
 // or −1 if none is usable.
 template <class Usable>
 int nearest(int batch, size_t end, Usable usable) {
@@ -40,7 +42,8 @@ int nearest(int batch, size_t end, Usable usable) {
 
 bool sane(double seconds) { return seconds > 0 && std::isfinite(seconds); }
 
-// Returns the index of a cell in the curve of all batch sizes: one cell per number of rows up to 16, then 8 per octave.
+// Returns the index of a cell in the curve of all batch sizes, which has one cell per number of rows up to 16, then 8
+// per octave.
 size_t cell_of(double rows) {
   const auto n = static_cast<size_t>(std::lround(rows));
   if (n <= 16) return n;
@@ -78,7 +81,7 @@ bool CostModel::Cell::add(double sample, double of_rows, double expected, const 
     if (std::abs(clipped) < kAgree)
       surprise = std::clamp(surprise, -most, most);
     else
-      variance = std::max(variance, kNoise);  // the cost has changed
+      variance = std::max(variance, kNoise);  // several samples agree, so the cell's cost has changed
     const double weight = variance / (variance + pace.variance + kNoise);
     seconds *= std::exp(weight * surprise);
     rows += weight * (of_rows - rows);
@@ -101,8 +104,8 @@ bool CostModel::Curve::add(size_t index, double rows, double seconds, const Pace
   return known;
 }
 
-// Interpolates linearly between measured cells. Beyond them, extrapolates with the slope between the first and the last
-// cell. A single cell gives a flat line.
+// Interpolates linearly between measured cells. Outside them, extrapolates with the slope between the first and the
+// last cell. A single cell gives a constant.
 CostModel::Estimate CostModel::Curve::line(double wanted, const Pace& pace) const {
   const Cell *below = nullptr, *above = nullptr, *first = nullptr, *last = nullptr;
   for (const Cell& cell : cells) {
@@ -129,8 +132,9 @@ CostModel::Estimate CostModel::Curve::line(double wanted, const Pace& pace) cons
           end.variance_now(pace) + (first == last ? kOneCell : kBetweenCells) * beyond * beyond};
 }
 
-// Caps the estimate: a pass cannot take longer than a pass of more rows whose cost is known about as well. A larger
-// estimate stems from a busy moment, and without the cap it would deter from measuring that pass again.
+// Caps the estimate: a pass cannot take longer than a pass of more rows whose cost is known about as well. An estimate
+// above the cap comes from a moment of high load. Without the cap, the controller would avoid this pass and never
+// measure it again.
 CostModel::Estimate CostModel::Curve::at(double wanted, const Pace& pace) const {
   constexpr double kAsWell = 1.5;
   Estimate out = line(wanted, pace);
@@ -232,8 +236,9 @@ bool CostModel::is_stale(int batch, int rows, int64_t refresh) const {
   return of.cells[at].count < 2 || of.passes - of.cells[at].measured_at >= refresh;
 }
 
-// Allows measuring on two consecutive passes of every 8 at first, and of every 64 (or `refresh` if less) after 64
-// passes. More would be wasted where sequences with another K keep such a pass from ever happening.
+// At first allows measurements in two consecutive passes of every 8. After 64 passes, allows them in two of every 64
+// (or of every `refresh`, if that is less). The limit is needed because other sequences' K may keep a pass from ever
+// having this number of rows.
 bool CostModel::should_measure(int batch, int rows, int64_t refresh) const {
   const int64_t passes = target_->batches.size() <= static_cast<size_t>(batch) ? 0 : target_->batches[batch].passes;
   return passes % (passes < 64 ? 8 : std::min<int64_t>(refresh, 64)) < 2 && is_stale(batch, rows, refresh);

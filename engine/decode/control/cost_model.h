@@ -1,5 +1,5 @@
-// Learns from measured passes of target and draft how many seconds they cost. It reads no clock: the caller passes
-// seconds in, so that tests can replay recorded costs.
+// Learns the cost in seconds of target and draft passes from measurements. It reads no clock: the caller passes seconds
+// in, so that tests can replay recorded costs.
 #pragma once
 
 #include <cstdint>
@@ -8,32 +8,31 @@
 
 namespace specdec::decode {
 
-// Holds the costs of one draft and its target; all requests that use the draft share it. The cost of a target pass
-// depends on its rows, summed over all sequences: plain decoding of twelve sequences takes about as long as verifying
-// one drafted token for each of six sequences. So every pass updates two curves of seconds over rows, one for its batch
-// size and one for all batch sizes. An estimate combines both, each weighted by how certain it is. A batch size with
-// few samples, such as one that occurs briefly while the last answers of a burst end, thus relies on the samples of the
-// others.
+// The costs of one draft and its target; all requests that use the draft share them. The cost of a target pass depends
+// on its rows, summed over all sequences: plain decoding of twelve sequences takes about as long as verifying one
+// drafted token for each of six sequences. So every pass updates two curves of seconds over rows: one for its batch
+// size and one for all batch sizes. An estimate combines both, each weighted by its certainty. A batch size with few
+// samples, for example one that occurs briefly while the last answers of a burst end, thus relies on the samples of
+// other batch sizes.
 //
-// Costs that are compared were measured at different times. Something that slows or speeds up every pass for a while
-// (the clock rate, other load) must not look like a difference between them. The logarithm of a sample is therefore
+// Costs that are compared with each other were measured at different times. A temporary change that affects all passes
+// (clock rate, other load) must not look like a difference between them. The logarithm of a sample is therefore
 // modelled as the logarithm of its cell's cost, plus a pace that drifts, plus noise. A Kalman filter (1960) with a
-// diagonal covariance follows both cost and pace: a pass with a well known cost teaches the pace, and a new pass
-// teaches its own cell. Only ratios of the variances matter: in units of a sample's noise, each pass adds 0.2 to the
-// pace's variance and 0.003 to a cell's.
+// diagonal covariance tracks both cost and pace: a pass with a well known cost updates the pace, and a new kind of pass
+// updates its own cell. Only ratios of the variances matter: in units of a sample's noise variance, each pass adds 0.2
+// to the variance of the pace and 0.003 to that of a cell.
 //
 // Samples that are not positive are ignored. A sample that differs from the expected value by more than a factor of
-// 1.25 (draft passes and prefill: 2) is clipped, unless it is the third in a row that is too slow or too fast. For the
-// target's passes, only samples with passes of other sizes between them count towards these three. If the second or
-// third sample of a cell is 1.5 times faster than its estimate so far, it replaces the estimate, since first calls are
-// slow.
+// 1.25 (draft passes and prefill: 2) is clipped, unless it is the third in a row that is too slow or too fast. For
+// target passes, a sample counts towards these three only if a pass of another size came in between. If the second or
+// third sample of a cell is 1.5 times faster than the cell's estimate, it replaces the estimate, because first calls
+// are slow.
 class CostModel {
  public:
   CostModel() = default;
   CostModel(CostModel&&) = default;
   CostModel& operator=(CostModel&&) = default;
-  // Returns a model for another draft of the same target. Both models share and update the costs of the target's
-  // passes.
+  // Returns a model for another draft of the same target. Both models share and update the costs of target passes.
   CostModel another_draft() const;
 
   void record_draft(int batch, double seconds);      // records one draft pass
@@ -42,10 +41,10 @@ class CostModel {
   void record_target(int batch, double rows, double seconds);
   // Returns the seconds of a target pass over `rows` rows, summed over all sequences; NaN until a pass was measured.
   double target_seconds(int batch, double rows) const;
-  // Returns the standard deviation of log(cost of this pass / cost of a plain pass), as estimated from the samples.
+  // Returns the standard deviation of the estimate of log(cost of this pass / cost of a plain pass).
   double target_doubt(int batch, double rows) const;
-  // Returns the seconds of a draft pass, from its ratio to a plain target pass at the nearest batch size that was
-  // measured.
+  // Returns the seconds of a draft pass, computed from its ratio to a plain target pass at the nearest measured batch
+  // size.
   double draft_seconds(int batch) const;
   double verify_seconds(int batch, int k) const { return target_seconds(batch, static_cast<double>(batch) * (k + 1)); }
   // Returns the cost of prefilling one token with the draft, in plain target steps; 0 until measured.
@@ -56,8 +55,8 @@ class CostModel {
   bool ready(bool drafting = true) const;
   static constexpr int64_t kRefresh = 256;
   // is_stale() returns whether a pass with `rows` rows per sequence was measured less than twice, or not within the
-  // last `refresh` passes of this batch size. should_measure() returns whether it is stale and this step should measure
-  // it. In one step, equal arguments give the same answer for every sequence.
+  // last `refresh` passes of this batch size. should_measure() returns whether this is so and this step should have
+  // such a pass. Within one step, equal arguments give the same result for every sequence.
   bool is_stale(int batch, int rows, int64_t refresh = kRefresh) const;
   bool should_measure(int batch, int rows, int64_t refresh = kRefresh) const;
 
@@ -67,21 +66,21 @@ class CostModel {
     int64_t passes = 0;
   };
   // A sample that differs from the expected value by more than the factor `most` is clipped until several samples
-  // agree. If the samples also teach the pace (tell_pace), consecutive samples cannot agree: without samples of other
-  // cells between them, a change of the cell looks like a change of the pace.
+  // agree. If the samples also update the pace (tell_pace), consecutive samples do not count as agreeing, because a
+  // change of the cell then looks like a change of the pace.
   struct Outliers {
     double most;
     bool tell_pace;
   };
   struct Cell {
-    double seconds = 0, rows = 0;  // means over its passes: seconds at pace 1, and rows
+    double seconds = 0, rows = 0;  // means over the cell's passes: seconds at pace 1, and rows
     double variance = 0;           // of log seconds, in units of a sample's noise variance
     int64_t count = 0, at = 0;     // at: the pace's pass number at the last sample
     int64_t measured_at = 0;       // the curve's pass number at the last sample
     int clipped = 0;               // samples clipped in a row: positive if too slow, negative if too fast
     double variance_now(const Pace& pace) const;
     // `expected` is the expected seconds at pace 1 for exactly this many rows. Returns whether the cell was known
-    // before; if it was, the sample teaches the pace too.
+    // before; if it was, the sample updates the pace too.
     bool add(double sample, double of_rows, double expected, const Pace& pace, const Outliers& outliers);
   };
   struct Estimate {
@@ -97,14 +96,14 @@ class CostModel {
   };
   struct Target {
     std::vector<Curve> batches;  // [batch]; two cells per row of each sequence
-    Curve all;                   // one cell per row up to 16, then 8 per octave
+    Curve all;                   // one cell per number of rows up to 16, then 8 per octave
     Pace pace;
     double noise = 0.02;                    // recent variance of the logarithm of a sample
     bool plain = false, verifying = false;  // whether a plain and a verifying pass were measured
   };
-  // A sample is compared with an estimate that lacks the cap of Curve::at(). If the estimate had the cap, a pass that
-  // really takes longer than one of more rows would exceed it for ever, and the cell's cost would grow with every such
-  // pass.
+  // Whether the cap of Curve::at() applies. A sample is compared with an estimate without the cap. Some passes really
+  // take longer than a pass of more rows: each sample of such a pass would exceed a capped estimate and raise the
+  // cell's cost further.
   enum class Cap { kNo, kYes };
   Estimate estimate(int batch, double rows, Cap cap = Cap::kYes) const;
   int draft_basis(int batch) const;

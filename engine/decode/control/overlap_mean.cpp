@@ -9,8 +9,8 @@ namespace {
 
 constexpr double kDecay = 0.998, kLateDecay = 0.96;
 constexpr double kShared = 8;       // weight of the mean over all positions, in observations of one position
-constexpr double kContradicts = 4;  // limit on the mean surprise, in standard deviations
-constexpr double kInRuns = 2;       // factor on the variance, since consecutive observations are correlated
+constexpr double kContradicts = 4;  // standard deviations of recent error at which the mean restarts
+constexpr double kInRuns = 2;       // factor of the variance, because consecutive observations are correlated
 constexpr double kLeastVariance = 0.01, kLeastSeen = 8;
 
 }  // namespace
@@ -45,7 +45,8 @@ void OverlapMean::add(std::span<const double> overlaps) {
 void OverlapMean::start_again() {
   const double now = std::clamp(value() + late_ / late_weight_, 0.0, 1.0);
   positions_ = {};
-  // Some of the recent observations may predate the change, so a small weight lets the next observations decide.
+  // Some of the recent observations may be older than the change of the overlap. The small weight lets the next
+  // observations dominate.
   sum_ = now * kLeastSeen;
   weight_ = kLeastSeen;
   late_ = late_squares_ = late_weight_ = 0;

@@ -6,7 +6,7 @@ namespace specdec::decode {
 
 namespace {
 
-// FNV-1a over the ids.
+// Returns the FNV-1a hash of the ids.
 uint64_t hash_of(std::span<const int32_t> run) {
   uint64_t hash = 14695981039346656037ull;
   for (const int32_t id : run) hash = (hash ^ static_cast<uint32_t>(id)) * 1099511628211ull;
@@ -16,8 +16,8 @@ uint64_t hash_of(std::span<const int32_t> run) {
 }  // namespace
 
 std::span<const int32_t> SuffixDrafter::propose(std::span<const int32_t> tokens, int count) {
-  // Enters the runs of tokens that end before the last token. No token follows the text's last run yet, so that one is
-  // entered when the text has grown.
+  // Adds the runs of tokens that end before the last token. The run that ends at the last token is added by a later
+  // call, when the next token is known.
   for (; indexed_ < tokens.size(); ++indexed_)
     for (size_t i = 0; i < std::size(kLengths); ++i)
       if (const auto length = static_cast<size_t>(kLengths[i]); indexed_ >= length)

@@ -29,7 +29,7 @@ static_assert(kNotDrafted == kernels::kAbsentNode);
 DeviceRule device_rule(const RoundSlot& slot) {
   const bool chain = slot.tree.empty();
   if (slot.sampling.greedy()) return DeviceRule::kGreedy;
-  if (slot.given) return DeviceRule::kTarget;  // there is no q
+  if (slot.given) return DeviceRule::kTarget;  // a draft from the text has no q
   switch (slot.rule) {
     case VerifyRule::kToken:
       return chain ? DeviceRule::kTokenChain : DeviceRule::kTokenTree;
@@ -43,7 +43,7 @@ DeviceRule device_rule(const RoundSlot& slot) {
   throw Error(ErrorKind::kInternal, "unknown verification rule");
 }
 
-// Returns the chain that the text proposed.
+// Returns the chain that was drafted from the text; empty if there is none.
 std::span<const int32_t> given(const RoundSlot& slot) {
   return slot.given ? slot.given->tokens : std::span<const int32_t>();
 }
@@ -52,7 +52,7 @@ DraftShape shape_of(const RoundSlot& slot) {
   return slot.k > 0 ? DraftShape(slot.tree, slot.k) : DraftShape({}, static_cast<int>(given(slot).size()));
 }
 
-// The times between marks on a GPU's stream; without a GPU it measures nothing.
+// Records marks on a GPU's stream and measures the times between them. Without a GPU, measures nothing.
 class Marks {
  public:
   explicit Marks(at::Device device) : device_(device) {}
@@ -66,7 +66,7 @@ class Marks {
   void wait() {
     if (used_ > 0) events_[used_ - 1].synchronize();
   }
-  // Returns the time between marks i and i + 1, and 0 without a GPU.
+  // Returns the seconds between marks i and i + 1, or 0 without a GPU.
   double seconds(size_t i) { return i + 1 < used_ ? events_[i].elapsedTime(events_[i + 1]) / 1e3 : 0; }
 
  private:
@@ -75,7 +75,7 @@ class Marks {
   size_t used_ = 0;
 };
 
-// Where arrays lie in one piece of memory.
+// Assigns offsets to arrays in one block of memory.
 class Layout {
  public:
   template <class T>
@@ -105,8 +105,8 @@ class DeviceRound final : public RoundRunner {
     if (model::rope_varies(target.config.rope) || target_.pool().dtype() != target.weights.embed.scalar_type())
       return false;
     struct Need {
-      std::vector<int64_t> rows;  // by pass
-      int64_t blocks = 0;         // that are missing
+      std::vector<int64_t> rows;  // number of rows of each pass
+      int64_t blocks = 0;         // number of blocks to take from the pool
     };
     int64_t rows = 0, blocks = 0;
     std::map<RoundDraft*, Need> drafts;
@@ -138,7 +138,7 @@ class DeviceRound final : public RoundRunner {
     try {
       return model::with_device_errors([&] { return run_all(slots, outcomes, seconds); });
     } catch (...) {
-      library_.synchronize(device_index());  // the next round writes to the memory that is being uploaded
+      library_.synchronize(device_index());  // the device must have read the memory before the next round overwrites it
       throw;
     }
   }
@@ -160,13 +160,14 @@ class DeviceRound final : public RoundRunner {
     advance(slots, outcomes, host);
     commit(slots, outcomes);
     tell(outcomes, seconds);
-    if (model::PassGraphs::captures() != captures) seconds.measured = false;  // it took longer than rounds do
+    // A round that captures a CUDA graph takes longer than usual, so its times are not used.
+    if (model::PassGraphs::captures() != captures) seconds.measured = false;
     return true;
   }
 
   DraftLevels::Slots all(std::span<const RoundSlot> slots) const { return {slots, shapes_, first_node_}; }
 
-  // Makes room in the caches and describes the passes, with the ids of drafted tokens left open.
+  // Reserves room in the caches and describes the passes; the ids of drafted tokens are not known yet.
   void plan(std::span<const RoundSlot> slots) {
     shapes_.clear();
     first_node_.clear();
@@ -206,10 +207,10 @@ class DeviceRound final : public RoundRunner {
     }
   }
 
-  // Returns the first of a slot's rows in the target's pass.
+  // Returns the first of a sequence's rows in the target's pass.
   int32_t first_row(size_t slot) const { return first_node_[slot] + static_cast<int32_t>(slot); }
 
-  // Fills the upload with everything that the device needs for the round.
+  // Fills the upload with all inputs of the round.
   void describe(std::span<const RoundSlot> slots) {
     upload_.clear();
     std::vector<kernels::VerifyNode> nodes(static_cast<size_t>(num_nodes_), {kernels::kAbsentNode, -1, -1, -1});
@@ -257,7 +258,7 @@ class DeviceRound final : public RoundRunner {
            .target_tokens = layout.add<int32_t>(num_nodes_ + count),
            .outcomes = layout.add<kernels::VerifyOutcome>(count),
            .scores = layout.add<kernels::VerifyScore>(num_nodes_),
-           .bytes = layout.bytes(),  // that the host reads
+           .bytes = layout.bytes(),  // number of bytes that the host reads
            .sampled = layout.add<int32_t>(num_q),
            .choices = layout.add<int32_t>(num_q)};
     if (!results_.defined() || results_.numel() < layout.bytes()) {
@@ -322,7 +323,7 @@ class DeviceRound final : public RoundRunner {
     return to;
   }
 
-  // Reads the outcomes. Returns false if some logits were of no use.
+  // Reads the outcomes. Returns false if some logits could not be sampled.
   bool take(std::span<const RoundSlot> slots, std::span<RoundOutcome> outcomes, const char* results) const {
     const auto* draft_tokens = reinterpret_cast<const int32_t*>(results + at_.draft_tokens);
     const auto* target_tokens = reinterpret_cast<const int32_t*>(results + at_.target_tokens);
@@ -355,7 +356,7 @@ class DeviceRound final : public RoundRunner {
     return true;
   }
 
-  // Moves the randomness past what the round has drawn.
+  // Advances the random streams by the numbers that the round has drawn.
   void advance(std::span<const RoundSlot> slots, std::span<const RoundOutcome> outcomes, const char* results) const {
     const auto* const verdicts = reinterpret_cast<const kernels::VerifyOutcome*>(results + at_.outcomes);
     for (size_t i = 0; i < slots.size(); ++i) {
@@ -384,8 +385,8 @@ class DeviceRound final : public RoundRunner {
       }
   }
 
-  // Returns how many nodes a draft has read. Those of the last level are never read, and the last token of a chain that
-  // stopped early may not be, because the next pass does nothing if all have stopped.
+  // Returns how many nodes the draft has processed. It never processes those of the last level. In a chain that stopped
+  // early, the last token may be unprocessed, because the next pass does nothing if all sequences have stopped.
   size_t nodes_read(size_t i, std::span<const int32_t> drafted) const {
     const DraftShape& shape = shapes_[i];
     const auto all = static_cast<size_t>(shape.begin(shape.levels() - 1));
@@ -416,10 +417,10 @@ class DeviceRound final : public RoundRunner {
   at::Device device_;
   model::DeviceUpload upload_;
   Marks marks_;
-  std::vector<DraftShape> shapes_;  // by slot
+  std::vector<DraftShape> shapes_;  // indexed by slot
   DraftLevels drafts_;
-  std::optional<model::CudaPass> pass_;  // the target's
-  // By slot: what the target reads, as in its extension, and the first of the slot's nodes.
+  std::optional<model::CudaPass> pass_;  // the target's pass
+  // Indexed by slot: the tokens and parents that the target reads (Extension).
   struct Read {
     std::vector<int32_t> tokens, parents;
   };
@@ -427,14 +428,14 @@ class DeviceRound final : public RoundRunner {
   std::vector<Extension> extensions_;
   std::vector<int32_t> first_node_;
   int32_t num_nodes_ = 0;
-  size_t nodes_ = 0, tasks_ = 0, target_samples_ = 0;  // places in the upload
-  at::Tensor q_, p_, left_;                            // rows [V], on the device
+  size_t nodes_ = 0, tasks_ = 0, target_samples_ = 0;  // offsets in the upload
+  at::Tensor q_, p_, left_;                            // rows [V] in device memory
   struct Places {
     size_t draft_tokens, confidences, target_tokens, outcomes, scores;
     int64_t bytes;
     size_t sampled, choices;
   };
-  Places at_ = {};               // in the results
+  Places at_ = {};               // offsets in the results
   at::Tensor results_, copied_;  // bytes, on the device and on the host
 };
 

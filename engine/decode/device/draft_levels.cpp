@@ -11,14 +11,14 @@ namespace specdec::decode {
 
 namespace {
 
-// With more sequences than this it is unlikely that all of them stop early, and the check whether they did costs
-// each product a little time.
+// Maximum number of sequences for which a pass checks whether all have stopped. With more sequences it is unlikely that
+// all stop early, and the check costs each matrix product a little time.
 constexpr size_t kMostResting = 4;
 
 bool may_stop(const RoundSlot& slot) { return slot.stop && !slot.stop->limits.empty(); }
 
-// Returns whether a slot's drafting may stop after a level. Stopping for the sake of costs needs a next level that
-// rests when all have stopped; a confidence below which tokens are not wanted counts in any case.
+// Returns whether a sequence's drafting may stop after a level. Stopping to save time is useful only if the next
+// level's pass can then be skipped. Stopping below a confidence floor always applies.
 bool stops_after(const RoundSlot& slot, const DraftLevels::Level& level, const DraftLevels::Level& next) {
   const auto depth = static_cast<size_t>(level.depth);
   return may_stop(slot) && depth < slot.stop->limits.size() && (next.may_rest || slot.stop->limits[depth].floor > 0);
@@ -77,7 +77,8 @@ void DraftLevels::set_rows(const Slots& all, std::span<kernels::VerifyNode> node
     for (size_t at = 0; at < level.slots.size(); ++at) {
       const size_t i = level.slots[at];
       const DraftShape& shape = all.shapes[i];
-      const bool none = all.slots[i].sampling.greedy();  // its rows hold no distribution, and its rule needs none
+      // Greedy rows hold no distribution, and the greedy rule needs none.
+      const bool none = all.slots[i].sampling.greedy();
       const auto row = static_cast<int32_t>(level.q_row) + level.rows[at];
       for (int32_t node = 0; node < shape.size(level.depth); ++node)
         nodes[static_cast<size_t>(all.first_node[i] + shape.begin(level.depth) + node)].q_row =
@@ -90,7 +91,7 @@ void DraftLevels::describe_passes(model::DeviceUpload& upload) {
     level.pass->describe(upload, level.depth == 0 ? static_cast<int32_t>(level.slots.size()) : 0, level.may_rest);
 }
 
-// Returns a row without the addresses that it refers to.
+// Returns a row whose addresses are not set yet.
 kernels::DraftRow DraftLevels::draft_row(const Slots& all, const Level& level, size_t i, int32_t row) const {
   const RoundSlot& slot = all.slots[i];
   const DraftShape& shape = all.shapes[i];
@@ -108,7 +109,7 @@ kernels::DraftRow DraftLevels::draft_row(const Slots& all, const Level& level, s
   const auto depth = static_cast<size_t>(level.depth);
   if (may_stop(slot) && depth < slot.stop->limits.size()) {
     out.stop = slot.stop->limits[depth];
-    out.stop.own = 0;  // the rows of all levels are verified anyway
+    out.stop.own = 0;  // the rows of all levels are verified in any case
   }
   return out;
 }
@@ -121,7 +122,7 @@ void DraftLevels::describe_draws(const Slots& all, model::DeviceUpload& upload, 
   for (size_t l = 0; l < levels_.size(); ++l) {
     Level& level = levels_[l];
     std::vector<kernels::DraftRow> draws;
-    std::vector<size_t> slots;  // by row: its place in level.slots
+    std::vector<size_t> slots;  // for each row, its index in level.slots
     for (size_t at = 0; at < level.slots.size(); ++at)
       for (int32_t row = 0; row < (level.depth == 0 ? 1 : all.shapes[level.slots[at]].size(level.depth - 1)); ++row) {
         draws.push_back(draft_row(all, level, level.slots[at], row));
@@ -145,7 +146,7 @@ void DraftLevels::describe_draws(const Slots& all, model::DeviceUpload& upload, 
       link(offsetof(kernels::DraftRow, going), going + i * sizeof(int32_t));
       link(offsetof(kernels::DraftRow, target_ids), id_place(i, draw.first_child - draw.root));
       if (level.depth + 1 >= all.slots[i].k) continue;
-      const Level& next = levels_[l + 1];  // of the same draft, since this slot is in it
+      const Level& next = levels_[l + 1];  // a level of the same draft, because this sequence is in it
       const auto in_next = std::find(next.slots.begin(), next.slots.end(), i) - next.slots.begin();
       link(offsetof(kernels::DraftRow, next_ids),
            next.pass->id_place(next.rows[static_cast<size_t>(in_next)] + draw.first_child - draw.level_begin));

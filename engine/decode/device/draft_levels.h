@@ -1,5 +1,5 @@
-// The passes of the drafts in a round on a device, level by level, with the drawing after each. A level is one pass of
-// one draft, for all sequences that draft with it.
+// Plans and runs the draft passes of a round on a device. A level is one pass of one draft over all sequences that use
+// this draft, followed by drawing.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,15 +18,15 @@
 
 namespace specdec::decode {
 
-// Returns the randomness of a slot that wants only tokens.
+// Returns the randomness of a slot that satisfies wants_only_tokens().
 inline SeededRandomness& seeded(const RoundSlot& slot) { return dynamic_cast<SeededRandomness&>(*slot.randomness); }
 
-// Returns the options under which a slot's tokens are drawn.
+// Returns the sampling options of a slot in the form that the kernels read.
 kernels::SampleRow sample_row(const RoundSlot& slot);
 
 class DraftLevels {
  public:
-  // The slots of a round, with their shapes and the number of each slot's first node in the round.
+  // The slots of a round, with their draft shapes and the number of each slot's first node in the round.
   struct Slots {
     std::span<const RoundSlot> slots;
     std::span<const DraftShape> shapes;
@@ -37,17 +37,18 @@ class DraftLevels {
     CausalModel* drafter = nullptr;
     std::unique_ptr<RoundDraft::Pass> pass;
     std::vector<size_t> slots;
-    std::vector<int32_t> rows;  // by slot: its first row among those that have logits
+    std::vector<int32_t> rows;  // for each slot, its first row among those with logits
     int depth = 0;
-    bool reads = false;          // a sequence reads more than two tokens of its text
-    bool may_rest = false;       // the pass does nothing if all of its sequences have stopped before
-    bool samples_first = false;  // distributions are made before tokens are drawn, because rows have several children
-    int32_t num_rows = 0;        // rows that have logits
-    int64_t q_row = 0;           // the first of these rows among those of all levels
-    size_t samples = 0, draws = 0;  // places in the upload
+    bool reads = false;     // whether some sequence reads more than two tokens of its text
+    bool may_rest = false;  // whether the pass is skipped if all its sequences have stopped
+    // True if the kernel sample() must run before draft(), because some rows have several children.
+    bool samples_first = false;
+    int32_t num_rows = 0;           // number of rows with logits
+    int64_t q_row = 0;              // index of the level's first row among the rows of all levels
+    size_t samples = 0, draws = 0;  // offsets in the upload
   };
-  // Addresses of the results on the device. The first three have an element for each node (kernels::DraftPass), the
-  // last two an element for each row.
+  // Device addresses of the results. The first three arrays have one element per node (kernels::DraftPass), the last
+  // two one per row.
   struct Results {
     kernels::VerifyNode* nodes;
     int32_t* tokens;
@@ -57,15 +58,15 @@ class DraftLevels {
 
   DraftLevels(const kernels::CudaLibrary& library, int32_t device) : library_(library), device_(device) {}
 
-  // Makes room in the drafts' caches and plans the passes.
+  // Reserves room in the drafts' caches and plans the passes.
   void plan(const Slots& slots);
   const std::vector<Level>& levels() const { return levels_; }
-  int64_t num_rows() const { return num_rows_; }  // rows of all levels that have logits
-  // Sets q_row of each drafted node to the row that it is drawn from, or to −1 if its slot is greedy.
+  int64_t num_rows() const { return num_rows_; }  // number of rows with logits in all levels
+  // Sets q_row of each drafted node to the row that the node's token is drawn from, or to −1 for greedy sampling.
   void set_rows(const Slots& slots, std::span<kernels::VerifyNode> nodes) const;
-  // describe_passes() adds the passes to the upload. describe_draws(), called after it, adds what is drawn after each
-  // pass. A drawn token is also written to the place in the upload where the target reads it; id_place() returns this
-  // place for a slot and a node. The places of neighbouring nodes lie side by side.
+  // describe_passes() adds the passes to the upload. Call describe_draws() next: it adds the drawing after each pass. A
+  // drawn token is also written into the upload at the offset id_place(slot, node), where the target reads it. The
+  // offsets of neighbouring nodes are adjacent.
   void describe_passes(model::DeviceUpload& upload);
   using IdPlace = std::function<size_t(size_t slot, int32_t node)>;
   void describe_draws(const Slots& slots, model::DeviceUpload& upload, const IdPlace& id_place);

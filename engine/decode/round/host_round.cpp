@@ -9,7 +9,7 @@
 
 namespace specdec::decode {
 
-// Removes the deepest level, as if drafting had ended before it. Returns false if there is no level to remove.
+// Removes the deepest level, as if drafting had stopped before it. Returns false if there is no level.
 bool HostRound::Part::cut_level() {
   if (depth == 0) return false;
   std::vector<int32_t>&drafted = outcome->drafted, &parents = outcome->parents;
@@ -23,7 +23,8 @@ bool HostRound::Part::cut_level() {
   return true;
 }
 
-// Starts the parts, and finds the rows of q for each: one for the text, and one for every node that may have children.
+// Initialises the parts, and reserves rows of q for each: one for the text, and one for every node that may have
+// children.
 void HostRound::begin(std::span<const RoundSlot> slots, std::span<RoundOutcome> outcomes) {
   if (parts_.size() < slots.size()) parts_.resize(slots.size());
   num_parts_ = slots.size();
@@ -75,10 +76,10 @@ bool HostRound::run(std::span<const RoundSlot> slots, std::span<RoundOutcome> ou
   return true;
 }
 
-// Draws a node's children from its logits, without replacement, so that siblings differ. Takes the likeliest tokens for
-// greedy text, and under the target rule, which lets the draft choose. Returns false if no child was drawn: the logits
-// cannot be sampled, or the logits processors leave no token, or their mask is late. The latter two are no failure:
-// the target need not reach this node, and drafting may end before any token, because that does not depend on it.
+// Draws a node's children from its logits, without replacement, so that siblings differ. Takes the likeliest tokens if
+// the text is greedy, and for the target rule, which allows any draft. Returns false if no child was drawn: the logits
+// cannot be sampled (a failure of the draft), the logits processors leave no token, or the grammar's mask is late. The
+// last two are not failures, because the target may never reach this node.
 bool HostRound::draft_children(Part& part, int32_t parent, std::span<float> logits) {
   const RoundSlot& slot = *part.slot;
   RoundOutcome& out = *part.outcome;
@@ -99,7 +100,7 @@ bool HostRound::draft_children(Part& part, int32_t parent, std::span<float> logi
     return false;
   }
   std::span<float> left = q;
-  // q must stay whole for verification.
+  // q must not be changed, because verification needs it.
   if (!greedy && width > 1) {
     scratch_.assign(q.begin(), q.end());
     left = scratch_;
@@ -133,8 +134,8 @@ bool HostRound::draft_children(Part& part, int32_t parent, std::span<float> logi
   return true;
 }
 
-// Draws children for every node of the deepest level, or for the text if nothing is drafted. `row` is the first row of
-// the logits of these nodes. Returns false if drafting ends here.
+// Draws children for every node of the deepest level, or after the text if nothing is drafted yet. `row` is the first
+// logits row of this level. Returns false if drafting stops here.
 bool HostRound::draft_level(Part& part, int64_t row) {
   const RoundSlot& slot = *part.slot;
   RoundOutcome& out = *part.outcome;
@@ -156,8 +157,8 @@ bool HostRound::draft_level(Part& part, int64_t row) {
   return !out.stopped_early;
 }
 
-// Sets the input of the draft's next pass. A chain continues from its last token. A tree is fed whole again, because
-// tokens of a level must not see each other and the mask can only separate tokens of one pass.
+// Sets the input of the draft's next pass. A chain continues from its last token. For a tree, the draft reads all nodes
+// again, because tokens of a level must not see each other, and a mask can only separate tokens within one pass.
 void HostRound::add_feed(Part& part) {
   const RoundSlot& slot = *part.slot;
   const std::vector<int32_t>& drafted = part.outcome->drafted;
@@ -177,8 +178,8 @@ void HostRound::add_feed(Part& part) {
   extensions_.push_back({slot.draft, part.feed, part.feed_rows, part.feed_parents});
 }
 
-// Runs one pass of one draft for the slots in `active`, all of which use this draft. If the pass throws, restores every
-// cache and returns false; if `active` has only one slot, its drafting has failed.
+// Runs one pass of one draft for the sequences in `active`, all of which use this draft. If the pass throws, restores
+// every cache and returns false. If the pass had only one sequence, its draft is then marked as failed.
 bool HostRound::draft_pass(std::span<const size_t> active) {
   CausalModel& draft = *parts_[active.front()].slot->drafter;
   extensions_.clear();
@@ -229,7 +230,8 @@ void HostRound::draft_with(CausalModel& draft, RoundSeconds& seconds) {
         seconds.levels.push_back(
             {&draft, clock_->seconds() - started, short_pass ? 0 : fed - static_cast<int64_t>(active_.size())});
     } else {
-      // Runs each slot alone, so that only those whose own pass throws lose their draft.
+      // The pass over all sequences threw. Runs each sequence alone, so that only sequences whose own pass throws lose
+      // their draft.
       for (const size_t i : active_)
         parts_[i].drafting = parts_[i].drafting && draft_pass({&i, 1}) && draft_level(parts_[i], 0);
     }

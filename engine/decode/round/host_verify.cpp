@@ -1,4 +1,4 @@
-// The verifying half of a round on the host: one pass of the target over all drafted tokens, then each slot's
+// The verification half of a round on the host: one pass of the target over all drafted tokens, then each sequence's
 // verification rule.
 #include <algorithm>
 
@@ -12,7 +12,7 @@ namespace {
 
 using Applied = LogitsProcessorState::Applied;
 
-struct MaskLate {};  // thrown by the verification of one slot
+struct MaskLate {};  // thrown while one sequence is verified
 
 Error no_token_left() {
   return Error(ErrorKind::kUsage,
@@ -20,8 +20,9 @@ Error no_token_left() {
                "loosen them");
 }
 
-// Applies the processors, if there are any, to the row after `node`. Throws MaskLate, or MasksSpent if the node is the
-// text.
+// Applies the logits processors, if there are any, to the logits after `node` (negative: after the text). Throws
+// MaskLate if the grammar's mask is not ready. Throws MasksSpent if the grammar has used up its time or memory after
+// the text.
 Applied apply(LogitsProcessorState* processors, int32_t node, std::span<float> logits) {
   const Applied applied = processors ? processors->apply(logits) : Applied::kDone;
   if (applied == Applied::kLate) throw MaskLate();
@@ -31,17 +32,17 @@ Applied apply(LogitsProcessorState* processors, int32_t node, std::span<float> l
 
 }  // namespace
 
-// Ends the round with the drafted token of `node`: the token is right, but the mask after it is not known. The next
-// round asks for this mask, when the token is permanent. Such a node has no children, because they are drawn under its
-// mask.
+// Ends the round with the drafted token of `node` as the next token. The token is valid, but the grammar's mask after
+// it is not known (kSpent). The next round requests this mask. `node` has no children, because drawing children needs
+// the same mask.
 void HostRound::end_with(Part& part, int32_t node) {
   RoundOutcome& out = *part.outcome;
   const auto at = static_cast<size_t>(node);
   out.result = {depth_of(at, out.parents) - 1, out.drafted[at], out.parents[at]};
 }
 
-// Verifies with one-hot p and q: a drafted token is kept if it is the arg max. The next token is the arg max after the
-// last kept token. Only reached rows are examined.
+// Verifies greedy text: a drafted token is accepted if it is the arg max of the target's logits. The next token is the
+// arg max after the last accepted token. Only rows that are reached are processed.
 void HostRound::verify_greedy(Part& part) {
   RoundOutcome& out = *part.outcome;
   int32_t node = -1;
@@ -77,9 +78,9 @@ void HostRound::verify_sampled(Part& part) {
     const Applied applied = apply(slot.processors, node, p);
     if (applied != Applied::kDone) std::fill(p.begin(), p.end(), 0.f);
     if (applied == Applied::kNoTokenLeft) {
-      dead = true;  // the node may never be reached; if it is, drawing from this row throws
+      dead = true;  // only an error if this node is reached: drawing from its row then throws
     } else if (applied == Applied::kSpent) {
-      p[0] = 1;  // what is drawn from this row is not used
+      p[0] = 1;  // the token drawn from this row is not used
       spent.push_back(node);
     } else {
       distribution(p, slot.sampling, p, ids_);
@@ -97,7 +98,7 @@ void HostRound::verify_sampled(Part& part) {
   if (std::find(spent.begin(), spent.end(), out.result.node) != spent.end()) end_with(part, out.result.node);
 }
 
-// Compares p and q of sampled text at each reached position.
+// Computes the overlaps and ratios of p and q for sampled text at each reached position.
 void HostRound::score_positions(Part& part) {
   RoundOutcome& out = *part.outcome;
   out.overlaps.assign(out.drafted.size(), 0);
@@ -135,7 +136,8 @@ void HostRound::verify_one(Part& part) {
   };
   const int32_t last = part.path.empty() ? -1 : part.path.back();
   const int32_t refused = rejects ? next_child(input_, last) : -1;
-  if (refused >= 0 && out.drafted[static_cast<size_t>(refused)] != out.result.next)  // see end_with()
+  // The first rejected token is reported, unless end_with() made it the next token.
+  if (refused >= 0 && out.drafted[static_cast<size_t>(refused)] != out.result.next)
     out.rejected = logprobs_of(raw(last), out.drafted[static_cast<size_t>(refused)], slot.reject_top);
   if (slot.logprobs < 0) return;
   for (size_t i = 0; i <= part.path.size(); ++i) {
@@ -154,7 +156,7 @@ void HostRound::hold(Part& part) {
                                    out.confidences};
 }
 
-// Runs one pass of the target over every slot's last token and drafted tokens.
+// Runs one pass of the target over the last token and the drafted tokens of every sequence.
 void HostRound::target_pass() {
   extensions_.clear();
   int64_t rows = 0;
@@ -180,8 +182,8 @@ void HostRound::verify_all() {
       target_pass();
       fits = true;
     } catch (const CacheFull&) {
-      // Cutting a level keeps the target's distribution: whether a level fits is known before its tokens are drawn, so
-      // drafting could as well have stopped before it.
+      // Dropping a level preserves the target's distribution. Whether a level fits is known before its tokens are
+      // drawn, so the result is the same as if drafting had stopped before this level.
       if (num_parts_ == 1 && parts_[0].cut_level()) continue;
       for (Part& part : parts()) hold(part);
       throw;

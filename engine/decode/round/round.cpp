@@ -5,8 +5,8 @@
 namespace specdec::decode {
 
 bool wants_only_tokens(const RoundSlot& slot) {
-  // An earlier round drew this draft and could not verify it: its target pass threw, or the grammar's mask was late.
-  // The draft's q is on the host.
+  // True if an earlier round drew this draft but could not verify it, because the target's pass threw or the grammar's
+  // mask was late. Such a draft's q is on the host.
   const bool drawn = slot.given && !slot.given->from_text;
   return !slot.processors && slot.logprobs < 0 && slot.reject_top == 0 && !slot.wants_rows && !drawn &&
          slot.rule != VerifyRule::kCoupled && dynamic_cast<const SeededRandomness*>(slot.randomness);

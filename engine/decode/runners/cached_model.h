@@ -1,5 +1,5 @@
-// What the runners of all kinds of models share: their sequences, whose caches are blocks of one pool, and the logits
-// that they hand to the host. A kind of model or draft adds its passes.
+// The base class of the runners of all kinds of models. It holds the sequences, whose caches are blocks of one pool,
+// and copies logits to the host. Each derived class adds its passes.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,7 +18,7 @@
 
 namespace specdec::decode {
 
-// `State` is what is known of a sequence. It is made from an empty model::KvCache.
+// `State` is the state of a sequence. It is constructed from an empty model::KvCache.
 template <class State>
 class CachedModel : public CausalModel {
  public:
@@ -51,15 +51,15 @@ class CachedModel : public CausalModel {
   }
   State& find(SequenceId sequence) { return const_cast<State&>(std::as_const(*this).find(sequence)); }
 
-  // Counts tokens that adopt() was asked for, and those that it found. Returns the latter.
+  // Adds to the counts of tokens that adopt() was asked for and that it found. Returns `found`.
   int64_t count_adopted(std::span<const int32_t> asked, int64_t found) {
     asked_tokens_ += static_cast<int64_t>(asked.size());
     found_tokens_ += found;
     return found;
   }
 
-  // Writes logits [rows, V] to `out`. `kept` are the tokens of a reduced vocabulary; undefined means that the
-  // vocabulary is whole. If there are no rows, waits for the device, so that a caller that times the pass times all of
+  // Writes logits [rows, V] to `out`. `kept` are the token ids of a reduced vocabulary, or undefined for the whole
+  // vocabulary. If there are no rows to copy, waits for the device, so that a caller that times the pass measures all
   // its work.
   void write_rows(const at::Tensor& logits, int64_t rows, const at::Tensor& kept, at::Device device,
                   LogitRows& out) const {

@@ -1,4 +1,4 @@
-// The interface between verification and the source of the logits: a real decoder (model_runner.h) or a table in tests.
+// The interface between decoding and the source of logits: a real decoder (model_runner.h), or a table in tests.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,14 @@ using SequenceId = int64_t;
 
 struct Extension {
   SequenceId sequence = 0;
-  std::span<const int32_t> tokens;  // appended to the sequence; at least one
-  int64_t num_logits = 1;           // number of logits rows to return, for the last tokens; 0 only fills the cache
-  // For a tree: parents[i] is the index in `tokens` of the parent of token i and is less than i; −1 means that token i
-  // follows the cached text. Empty for a chain, where each token follows the one before it.
+  std::span<const int32_t> tokens;  // tokens to append to the sequence; at least one
+  int64_t num_logits = 1;           // number of logits rows to return, for the last tokens; 0: none
+  // For a tree: parents[i] < i is the index in `tokens` of the parent of token i, or −1 if token i follows the cached
+  // text. Empty for a chain, in which each token follows the previous one.
   std::span<const int32_t> parents = {};
 };
 
-// Holds fp32 logits on the host, row-major [rows, vocab]. The step owns and reuses it, so a warm step allocates
-// nothing.
+// fp32 logits on the host, row-major [rows, vocab]. The step reuses the buffer, so that a warm step allocates nothing.
 struct LogitRows {
   std::vector<float> data;
   int64_t vocab = 0;
@@ -39,7 +38,7 @@ class CacheFull : public Error {
   explicit CacheFull(const std::string& what) : Error(ErrorKind::kDevice, what) {}
 };
 
-// Reports how much memory a model's caches take, and how many prompt tokens adopt() found in them.
+// The memory of a model's caches, and how many prompt tokens adopt() found in them.
 struct CacheCounts {
   int64_t budget_bytes = 0;  // 0: no limit
   int64_t held_bytes = 0;    // bytes held by open sequences
@@ -54,7 +53,7 @@ class CausalModel {
   virtual ~CausalModel() = default;
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_length() const = 0;
-  // Returns the number of tokens for which the caches of all sequences together have room.
+  // Returns the total number of tokens for which the caches of all sequences have room.
   virtual int64_t capacity_tokens() const { return std::numeric_limits<int64_t>::max(); }
   virtual SequenceId open() = 0;
   // Opens a new sequence whose cache holds the first `length` tokens of `sequence`, which must hold at least that many.
@@ -62,42 +61,42 @@ class CausalModel {
   virtual void close(SequenceId sequence) = 0;
   virtual int64_t length(SequenceId sequence) const = 0;
   virtual void truncate(SequenceId sequence, int64_t length) = 0;
-  // Keeps one path of a tree: the first `length` tokens of the cache, followed by the tokens at the indices `places`,
-  // which ascend and are at least `length`.
+  // Keeps one path of a tree: the first `length` tokens of the cache, then the tokens at the indices `places`, which
+  // ascend and are at least `length`.
   virtual void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places) = 0;
-  // Runs one pass over all extensions; `out` gets Σ num_logits rows, in order.
+  // Runs one pass over all extensions. `out` gets Σ num_logits rows, in the order of the extensions.
   virtual void extend(std::span<const Extension> extensions, LogitRows& out) = 0;
-  // Fills an empty sequence from this tenant's cached blocks, which may come from open or closed sequences. From then
-  // on the blocks of this sequence can be reused too. Returns the number of tokens reused.
+  // Fills an empty sequence from this tenant's cached blocks, which may come from open or closed sequences. Also makes
+  // the blocks of this sequence reusable from then on. Returns the number of tokens found.
   virtual int64_t adopt(SequenceId, std::span<const int32_t>, uint64_t /*tenant*/) { return 0; }
-  // Returns a lower bound on the number of tokens that adopt() would reuse: it may miss blocks that only open sequences
-  // hold. Changes nothing.
+  // Returns a lower bound on the number of tokens that adopt() would find, because blocks that only open sequences hold
+  // may not be counted. Changes nothing.
   virtual int64_t cached_prefix_tokens(std::span<const int32_t>, uint64_t /*tenant*/) const { return 0; }
   virtual CacheCounts cache_counts() const { return {}; }
-  // Returns whether this is a draft that reads hidden states of its target (an EAGLE-3 head). Each of its sequences
-  // must follow() the target's sequence of the same text. It reads a token with the state that the target had before
-  // this token, and the tokens that it drafted with states of its own. After verification it must read the drafted
-  // tokens again, so the caller drops them with truncate(), which for such a model may cut in the middle of what was
-  // drafted.
+  // Returns whether this is a draft that reads hidden states of its target (an EAGLE-3 head). The caller must link each
+  // of its sequences to the target's sequence of the same text with follow(). The draft reads each token of the text
+  // with the target's hidden state of the previous token, and each drafted token with its own state. After verification
+  // it must read the accepted tokens again with the target's states. The caller therefore drops drafted tokens with
+  // truncate(), which for this kind of draft accepts any length.
   virtual bool reads_states() const { return false; }
-  // Ties a sequence to the target's sequence of the same text. From then on the target keeps the states that the draft
-  // has not read. May be called again. Returns how many tokens of the text the draft can read now; it can draft only
-  // after a text that it can read to the end. If the target passed tokens before this call and the draft has not read
-  // them, their states are missing, and the draft can never read that text to the end.
+  // Links a sequence to the target's sequence of the same text. From then on the target stores the hidden states that
+  // the draft has not read. May be called again. Returns how many tokens of the text the draft can read now; it can
+  // draft only if it can read the whole text. The target's earlier states are not stored: if the draft has not read
+  // them, it can never read the whole text.
   virtual int64_t follow(SequenceId, SequenceId /*target*/) { return std::numeric_limits<int64_t>::max(); }
-  // Returns the model that answers: itself, or the one that it forwards every call to.
+  // Returns the model that does the work: itself, or the model to which it forwards every call.
   virtual CausalModel& innermost() { return *this; }
-  // Returns what runs the rounds of this target on its device, or null if nothing does.
+  // Returns the runner of rounds on this target's device, or null if there is none.
   virtual RoundRunner* rounds() { return nullptr; }
 };
 
-// Holds a target and the draft that speculates for it.
+// A target and its draft.
 struct ModelPair {
   CausalModel& target;
   CausalModel& draft;
 };
 
-// Forwards every call to another model. A class that times or counts passes overrides only extend().
+// Forwards every call to another model. A derived class that times or counts passes overrides only extend().
 class ForwardingModel : public CausalModel {
  public:
   explicit ForwardingModel(CausalModel& model) : model_(model) {}  // `model` must outlive this object

@@ -1,4 +1,4 @@
-// A small model that drafts.
+// A draft that is a small decoder.
 #include <ATen/ATen.h>
 
 #include <deque>
@@ -34,7 +34,7 @@ class DecoderScorer final : public DraftScorer {
 
  private:
   const model::Decoder& decoder_;
-  std::deque<model::KvCache> caches_;  // by text
+  std::deque<model::KvCache> caches_;  // indexed by text
 };
 
 class DecoderDraft final : public Draft {

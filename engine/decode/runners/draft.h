@@ -1,5 +1,5 @@
-// A draft of any kind, loaded for decoding. Each kind is a class in a file of its own (decoder_draft.cpp,
-// eagle_draft.cpp) and a row of the table in draft.cpp. Callers do not ask which kind a draft is.
+// A draft of any kind, loaded for decoding. Each kind is a class in its own file (decoder_draft.cpp, eagle_draft.cpp)
+// and a row of the table in draft.cpp. Callers do not need to know which kind a draft is.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,42 +19,43 @@
 
 namespace specdec::decode {
 
-// Runs a draft over texts that exist already, beside the target's passes over them (teacher forcing).
+// Computes a draft's distributions over existing texts, alongside the target's passes over them (teacher forcing).
 class DraftScorer {
  public:
-  // A pass of the target over some texts.
+  // A pass of the target over some of the texts.
   struct Pass {
     struct Position {
-      size_t text;       // its index among the texts
-      int64_t position;  // of the token after which a distribution is wanted
-      int64_t logit;     // its row among the logits of the target's pass
+      size_t text;       // index of the text
+      int64_t position;  // position of the token after which a distribution is wanted
+      int64_t logit;     // the position's row in the logits of the target's pass
     };
-    int64_t begin = 0;                           // where it begins in every text
-    std::span<const size_t> texts;               // those that have a part in it
-    std::span<const model::SequencePart> parts;  // of the target
+    int64_t begin = 0;                           // position at which the pass begins, the same in every text
+    std::span<const size_t> texts;               // indices of the texts in this pass
+    std::span<const model::SequencePart> parts;  // the target's parts
     std::span<const Position> wanted;
   };
   virtual ~DraftScorer() = default;
   // Returns the first position of a text after which this kind of draft has a distribution.
   virtual int64_t first_position() const { return 0; }
-  // Starts over with new texts, which have these numbers of tokens.
+  // Starts again with new texts of these lengths in tokens.
   virtual void begin(std::span<const int64_t> lengths) = 0;
-  // Returns the observer that must see the hidden states of the target's next pass; empty if the draft needs none.
-  // Valid until logits() is called.
+  // Returns the observer for the hidden states of the target's next pass, or an empty observer if the draft needs no
+  // hidden states. The observer is valid until logits() is called.
   virtual model::HiddenObserver observer() { return {}; }
-  // Returns the logits [wanted, V], on the draft's device and in its dtype or in fp32. The passes over a text follow
-  // each other without a gap.
+  // Returns the logits [wanted, V], on the draft's device and in its dtype or in fp32. Successive passes over a text
+  // must be contiguous.
   virtual at::Tensor logits(const Pass& pass) = 0;
 };
 
 class Draft {
  public:
   virtual ~Draft() = default;
-  // Returns the decoder's configuration, or what stands for it: the vocabulary, and the layers that have caches.
+  // Returns the decoder's configuration. For an EAGLE-3 head, returns the configuration of its layer, with the head's
+  // vocabulary and number of cached layers.
   virtual const model::DecoderConfig& config() const = 0;
-  virtual at::ScalarType dtype() const = 0;  // as given to load_draft()
+  virtual at::ScalarType dtype() const = 0;  // the dtype given to load_draft()
   virtual std::optional<model::HeadMemory> head_memory() const { return std::nullopt; }
-  // Returns the runner for the target that `target` runs, which must outlive it. cache_bytes as for
+  // Returns the runner for a target; `target` runs the target and must outlive it. cache_bytes is documented at
   // make_model_runner().
   virtual std::unique_ptr<CausalModel> make_runner(CausalModel& target, int64_t cache_bytes = 0) const = 0;
   // The draft must outlive the scorer.
@@ -64,22 +65,23 @@ using DraftPtr = std::shared_ptr<const Draft>;
 
 DraftPtr make_draft(std::shared_ptr<const model::Decoder> decoder);
 DraftPtr make_draft(std::shared_ptr<const model::EagleHead> head);
-// Returns null without a draft.
+// Returns null if `draft` is null.
 std::unique_ptr<CausalModel> make_draft_runner(const DraftPtr& draft, CausalModel& target, int64_t cache_bytes = 0);
 
-// What is known of a draft before its weights are loaded.
+// The properties of a draft that are known before its weights are loaded.
 struct DraftConfig {
-  model::DecoderConfig config;            // as Draft::config()
-  std::optional<model::HeadMemory> head;  // as Draft::head_memory()
+  model::DecoderConfig config;            // see Draft::config()
+  std::optional<model::HeadMemory> head;  // see Draft::head_memory()
 };
-// Throws Error(kModel) if the files do not load, or hold a kind that specdec does not run.
+// Throws Error(kModel) if the files do not load, or contain a kind of draft that specdec does not support.
 DraftConfig load_draft_config(const std::filesystem::path& directory, const model::DecoderConfig& target);
 
-// Resolves --dtype for a draft that decodes on a device. A head has only plain weights: it then gets side_dtype().
+// Resolves --dtype for a draft that decodes on a device. EAGLE-3 heads have only unquantised weights, so they get
+// side_dtype().
 at::ScalarType resolve_draft_dtype(const std::string& flag, const DraftConfig& config, at::Device device);
 
-// Loads a draft as load_for_decoding() does. `target` is the whole target, or at least its whole embedding if the draft
-// is a head, which shares it.
+// Loads a draft as load_for_decoding() does. `target` is the whole target. An EAGLE-3 head shares the target's
+// embedding, so for it `target` may hold only the embedding.
 DraftPtr load_draft(const std::filesystem::path& directory, const model::Decoder& target, at::Device device,
                     at::ScalarType dtype);
 

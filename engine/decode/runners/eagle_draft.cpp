@@ -1,4 +1,4 @@
-// An EAGLE-3 head that drafts.
+// A draft that is an EAGLE-3 head.
 #include <ATen/ATen.h>
 
 #include <deque>
@@ -18,7 +18,7 @@ class EagleScorer final : public DraftScorer {
  public:
   explicit EagleScorer(const model::EagleHead& head) : head_(head) {}
 
-  int64_t first_position() const override { return 1; }  // it pairs a token with the state of the position before it
+  int64_t first_position() const override { return 1; }  // reads token i with the state of i − 1
   void begin(std::span<const int64_t> lengths) override {
     texts_.clear();
     const model::DecoderConfig& layer = head_.config.layer;
@@ -28,13 +28,13 @@ class EagleScorer final : public DraftScorer {
   }
   model::HiddenObserver observer() override { return taps_.emplace(head_.config).observer(); }
 
-  // Row r pairs the state of position r with token r + 1, so this pass has the rows from begin − 1 on, and the last
-  // state waits for the next pass.
+  // Row r combines the state of position r with token r + 1. This pass therefore begins with row begin − 1, and stores
+  // the last state for the next pass.
   at::Tensor logits(const Pass& pass) override {
     const at::Tensor states = taps_.value().rows();
     std::vector<model::SequencePart> own;
     std::vector<at::Tensor> hidden;
-    std::vector<int64_t> first_row(texts_.size());  // index of row 0 of a text among the rows of this pass
+    std::vector<int64_t> first_row(texts_.size());  // index of row 0 of each text among the rows of this pass
     int64_t row = 0, state = 0;
     for (size_t i = 0; i < pass.parts.size(); ++i) {
       Text& text = texts_[pass.texts[i]];
@@ -64,11 +64,11 @@ class EagleScorer final : public DraftScorer {
  private:
   struct Text {
     model::KvCache cache;
-    at::Tensor last_state;  // of the target, [1, A·E], of the last token fed
+    at::Tensor last_state;  // the target's hidden states [1, A·E] at the last position so far
   };
   const model::EagleHead& head_;
   std::deque<Text> texts_;
-  std::optional<model::TapReader> taps_;  // of the target's last pass
+  std::optional<model::TapReader> taps_;  // reads the target's last pass
 };
 
 class EagleDraft final : public Draft {

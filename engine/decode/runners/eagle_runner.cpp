@@ -1,9 +1,9 @@
-// Runs an EAGLE-3 head as a draft. Slot r of a sequence's cache pairs token r + 1 of the text with the hidden state of
-// position r, so the first token of a text takes no slot, and a text of one token gives no logits.
+// Runs an EAGLE-3 head as a draft. Slot r of a sequence's cache combines token r + 1 of the text with the hidden state
+// of position r, so the first token of a text takes no slot, and a text of one token gives no logits.
 //
-// Rows of the text read the target's states. A drafted token has none: its row reads the state that the row of its
-// parent fed back. Such rows are provisional; the step drops them, and reads the accepted tokens again with the states
-// that verification gave.
+// Rows of the text read the target's states. The target has no state for a drafted token, so that token's row reads the
+// output state of its parent's row ("fed back"). The step drops these rows after verification. The head then reads the
+// accepted tokens again with the target's states.
 #include "engine/decode/runners/eagle_runner.h"
 
 #include <ATen/ATen.h>
@@ -30,10 +30,11 @@ namespace {
 
 constexpr SequenceId kNobody = -1;
 
-// A drafted token with the state that its row fed back. Nodes outlive their slots in the cache: a tree is fed again
-// from its first level on, and its deepest level then needs the states of the one before.
+// A drafted token with the output state of its row, which the head feeds back. Nodes are kept after their slots are
+// dropped from the cache: for each level of a tree, the head reads all levels again, and the deepest level needs the
+// states of the level before.
 struct Node {
-  int32_t token, parent;  // parent: index of the node before it, −1 for the text
+  int32_t token, parent;  // parent: index of the parent node, −1 for the text
   at::Tensor fed_back;    // [H]
 };
 
@@ -42,9 +43,9 @@ struct HeadSequence {
 
   model::KvCache cache;
   SequenceId target = kNobody;
-  int64_t tokens = 0;       // tokens of the text that were read
-  at::Tensor fed_back;      // [H], by the last row of the text; undefined if that row was not computed here
-  std::vector<Node> nodes;  // drafted after this text
+  int64_t tokens = 0;       // number of tokens of the text that were read
+  at::Tensor fed_back;      // [H], from the last row of the text; undefined if that row was not computed here
+  std::vector<Node> nodes;  // nodes drafted after this text
   int64_t cached_nodes = 0;
 
   int64_t text_rows() const { return std::max<int64_t>(0, tokens - 1); }
@@ -95,7 +96,7 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
     s.fed_back = at::Tensor();
     s.nodes.clear();
   }
-  // Drafted rows are not kept as text, since verification has better states for them.
+  // Rows of drafted tokens are dropped, because verification provides better states for them.
   void keep(SequenceId sequence, int64_t length, std::span<const int64_t>) override { truncate(sequence, length); }
 
   int64_t follow(SequenceId sequence, SequenceId target) override {
@@ -106,8 +107,8 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
       target_.keep_states(*reader_, target);
     }
     const KeptStates kept = kept_states(*reader_, target);
-    // A row needs the target's state of the position before its token. If the state for the next row is not kept, the
-    // head can read no further; else it can read one token beyond the kept states.
+    // A row needs the target's state of the position before its token. If the state for the next row is not stored, the
+    // head cannot read further. Otherwise the head can read one token more than there are stored states.
     if (kept.end == 0 || kept.first > s.text_rows()) return s.tokens;
     return std::max(s.tokens, kept.end + 1);
   }
@@ -163,17 +164,19 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
   }
 
  private:
-  // A pass of a round. The first one reads the target's states, and the others what the one before fed back.
+  // A pass of a round. The first pass reads the target's states; each later one reads the states that the previous pass
+  // fed back.
   struct HeadPass final : RoundDraft::Pass {
     HeadPass(const model::EagleHead& of, const at::Tensor& kept) : head(of), pass(of), kept_ids(kept) {}
     int64_t num_rows() const override { return pass.num_rows(); }
-    // Notes which rows of what the pass gives are a sequence's.
+    // Records which result rows of the pass belong to a sequence.
     void add_results(const Reader& reader, int depth) {
       sequences.push_back(reader.sequence);
       first_result.push_back(num_results);
       num_results += depth == 0 ? 1 : reader.shape->size(depth - 1);
     }
-    // Finds for each row the one that its parent will have fed back in the pass before.
+    // For each row, finds the result row of its parent in the previous pass. The row reads the state that this result
+    // row fed back.
     void follow(std::span<const Reader> readers, int depth, const HeadPass* pass_before) {
       before = pass_before;
       if (!before) return;
@@ -186,7 +189,7 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
                                     : first + shape.parents()[static_cast<size_t>(node)] - shape.begin(depth - 2));
       }
     }
-    // Returns whether every row follows the row of the same number.
+    // Returns whether, for every i, row i reads the state of result row i.
     bool in_order() const {
       if (static_cast<int32_t>(rows.size()) != before->num_results) return false;
       for (size_t i = 0; i < rows.size(); ++i)
@@ -212,13 +215,13 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
     model::CudaHeadPass pass;
     at::Tensor kept_ids;
     std::vector<SequenceId> sequences;
-    std::vector<at::Tensor> taps;  // of the first pass, by sequence
+    std::vector<at::Tensor> taps;  // for the first pass, one per sequence
     const HeadPass* before = nullptr;
-    std::vector<int32_t> first_result;  // by sequence
+    std::vector<int32_t> first_result;  // one per sequence
     int32_t num_results = 0;
-    std::vector<int32_t> rows;  // by row, that of `before` which it follows
+    std::vector<int32_t> rows;  // for each row, the result row of `before` whose state it reads
     size_t rows_at = 0;
-    at::Tensor fed_back;  // [results, H], after run()
+    at::Tensor fed_back;  // [results, H], set by run()
   };
 
   const model::DecoderConfig& config() const { return head_->config.layer; }
@@ -233,7 +236,7 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
       HeadSequence& s = find(e.sequence);
       model::SequencePart& part = parts_.emplace_back();
       part.cache = &s.cache;
-      const bool begins = s.tokens == 0;  // its first token takes no slot
+      const bool begins = s.tokens == 0;  // the first token of a text takes no slot
       part.tokens = begins ? e.tokens.subspan(1) : e.tokens;
       hidden.push_back(states_of(s, e, part));
       const auto count = static_cast<int64_t>(part.tokens.size());
@@ -263,12 +266,12 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
     write_rows(logits, static_cast<int64_t>(wanted.size()), kept_ids_, head_->weights.fc.device(), out);
   }
 
-  // The first token of a text takes no slot, so blocks are looked up by it and the tenant together.
+  // The first token of a text takes no slot, so the key under which blocks are cached must include it.
   static uint64_t text_key(std::span<const int32_t> tokens, uint64_t tenant) {
     return tenant ^ ((static_cast<uint64_t>(tokens.front()) + 1) * 0x9e3779b97f4a7c15ull);
   }
 
-  // Drops the slots of all drafted tokens but the first `count`. Their states stay known.
+  // Drops the slots of all drafted tokens but the first `count`. Their states are kept in `nodes`.
   static void drop_nodes(HeadSequence& s, int64_t count) {
     if (s.cached_nodes == count) return;
     s.cached_nodes = count;
@@ -300,13 +303,14 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
     const KeptStates kept = kept_states(*reader_, s.target);
     return kept.rows.narrow(0, s.text_rows() - kept.first, count);
   }
-  // Returns whether the target's states of `count` more tokens of the text are kept.
+  // Returns whether the target's states for `count` more tokens of the text are stored.
   bool can_read(const HeadSequence& s, int64_t count) const {
     if (s.target == kNobody) return false;
     const KeptStates kept = kept_states(*reader_, s.target);
     return s.tokens + count == 1 || (kept.first <= s.text_rows() && s.tokens + count <= kept.end + 1);
   }
-  // Returns the state of a drafted token. In a tree it must be the one that an earlier pass had at this place.
+  // Returns the state of a drafted node. Returns an undefined tensor if no earlier pass had this node; in a tree, token
+  // and parent must match.
   static at::Tensor state_of_node(const HeadSequence& s, const Extension& e, size_t node) {
     if (node >= s.nodes.size()) return {};
     const Node& found = s.nodes[node];
@@ -314,7 +318,7 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
     return found.fed_back;
   }
 
-  // Notes what a pass has read; `fed_back` [rows, H] are its rows' states.
+  // Records which tokens a pass has read; `fed_back` [rows, H] are the states that its rows fed back.
   void note(const Extension& e, const at::Tensor& fed_back) {
     HeadSequence& s = find(e.sequence);
     const auto count = static_cast<int64_t>(e.tokens.size());
@@ -332,17 +336,17 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
     s.cached_nodes += count;
   }
 
-  // Notes that `count` more tokens of the text were read; `last` [H] is what their last row fed back.
+  // Records that `count` more tokens of the text were read; `last` [H] is the state that their last row fed back.
   void note_text(HeadSequence& s, int64_t count, const at::Tensor& last) {
     s.tokens += count;
     s.fed_back = last.defined() ? last.clone() : at::Tensor();
     s.nodes.clear();
-    // The last token may be read again, when a step is undone.
+    // The step may be undone, and the last token read again, so the state that the last token needs is not dropped.
     forget_states(*reader_, s.target, s.tokens - 2);
   }
 
   std::shared_ptr<const model::EagleHead> head_;
-  at::Tensor kept_ids_;  // undefined: all
+  at::Tensor kept_ids_;  // undefined: the whole vocabulary
   TapSource& target_;
   std::shared_ptr<TapReader> reader_;
   std::vector<model::SequencePart> parts_;

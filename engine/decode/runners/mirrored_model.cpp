@@ -19,7 +19,8 @@ namespace specdec::decode {
 
 namespace {
 
-// The first number of a call; the others are its arguments. The last three are those of RoundTarget.
+// The first number of a call is its kind, and the others are its arguments. The last three kinds are calls of
+// RoundTarget.
 enum CallKind : int64_t { kOpen, kFork, kClose, kTruncate, kKeep, kExtend, kAdopt, kReserve, kRunPass, kCommitPass };
 
 template <class T>
@@ -63,7 +64,8 @@ class CallReader {
   std::span<const int64_t> call_;
 };
 
-// Gives all ranks the ids that rank 0's pass reads, some of which its drafts have chosen on its device.
+// Sends the token ids of rank 0's pass to all ranks. Drafts on rank 0's device have chosen some of them, so the other
+// ranks do not know them.
 void share_ids(const model::Decoder& decoder, const model::CudaPass& pass, const model::DeviceUpload& upload) {
   decoder.group->broadcast(upload.tensor(pass.id_place(0), pass.num_rows(), at::kInt));
 }
@@ -87,7 +89,7 @@ class MirroredModel : public ForwardingModel, public TapSource {
       return opened;
     });
   }
-  // Called by destructors, so it does not throw if a rank is gone; the next call does.
+  // Does not throw if a rank is gone, because destructors call it. The next call of another function throws.
   void close(SequenceId sequence) override {
     own_->close(sequence);
     if (others_.lost()) return;
@@ -120,7 +122,7 @@ class MirroredModel : public ForwardingModel, public TapSource {
       return found;
     });
   }
-  // The others are told first, because the ranks add up their values in the middle of the pass.
+  // The call is sent before the pass, because the ranks exchange sums during the pass.
   void extend(std::span<const Extension> extensions, LogitRows& out) override {
     const std::vector<int64_t> call = call_with(kExtend, extensions);
     on_all([&] {
@@ -128,7 +130,8 @@ class MirroredModel : public ForwardingModel, public TapSource {
       own_->extend(extensions, out);
     });
   }
-  // It is not this rank's share: the passes of that wait for the other ranks, which only this class tells.
+  // Returns this model, not this rank's share. A pass of the share waits for the other ranks, and only this class
+  // notifies them.
   CausalModel& innermost() override { return *this; }
   RoundRunner* rounds() override { return nullptr; }
 
@@ -138,7 +141,8 @@ class MirroredModel : public ForwardingModel, public TapSource {
   void keep_states(TapReader& reader, SequenceId sequence) override { taps_.keep_states(reader, sequence); }
 
  protected:
-  // Runs a call that changes this rank and the others. CacheFull comes before anything is changed, and on all ranks.
+  // Runs a call that changes the sequences on this rank and the others. CacheFull is thrown on all ranks, and before
+  // anything is changed.
   template <class F>
   std::invoke_result_t<F> on_all(const F& f) {
     if (others_.lost()) throw DeviceLost(*others_.lost());
@@ -165,8 +169,8 @@ class MirroredModel : public ForwardingModel, public TapSource {
   TapSource& taps_;
 };
 
-// This target's shares can run rounds. All ranks run the target's pass of a round; rank 0 alone drafts, draws and
-// verifies.
+// A target that all ranks hold together and whose shares can run rounds. All ranks run the target's pass of a round;
+// only rank 0 drafts, draws and verifies.
 class MirroredTarget final : public MirroredModel, public RoundTarget {
  public:
   MirroredTarget(std::unique_ptr<CausalModel> own, RoundTarget& share, OtherRanks& others)
@@ -179,8 +183,8 @@ class MirroredTarget final : public MirroredModel, public RoundTarget {
   const model::BlockPool& pool() const override { return share_.pool(); }
   model::PassGraphs* graphs() override { return share_.graphs(); }
 
-  // The others are told this on its own, because a draft may fail between this call and the pass. That ends the round,
-  // but all ranks have then taken the same blocks and can reuse the same ones.
+  // reserve() is sent to the other ranks separately from run_pass(), because a draft may fail after reserve() and
+  // before the pass. The round then ends, but all ranks have allocated the same blocks and can reuse them.
   void reserve(std::span<const Extension> extensions) override {
     on_all([&] {
       share_.reserve(extensions);
@@ -210,7 +214,7 @@ class MirroredTarget final : public MirroredModel, public RoundTarget {
   std::shared_ptr<RoundRunner> rounds_;
 };
 
-// Holds the extensions of a call, with the memory of their tokens and parents.
+// The extensions of a received call. Owns the memory of their tokens and parents.
 struct ToldExtensions {
   explicit ToldExtensions(CallReader& call) {
     const int64_t count = call.next();
@@ -235,7 +239,7 @@ void repeat_extend(CausalModel& model, CallReader& call, LogitRows& unread) {
   }
 }
 
-// Runs this rank's part of a round's pass. The logits are of use to rank 0 alone.
+// Runs this rank's part of a round's target pass. Only rank 0 uses the logits.
 void repeat_pass(RoundTarget& target, std::span<const Extension> extensions) {
   const c10::InferenceMode guard;
   const model::Decoder& decoder = target.decoder();
@@ -263,7 +267,7 @@ void repeat_round_call(CausalModel& model, int64_t kind, CallReader& call) {
   });
 }
 
-// `found` is a sequence's number, or how many of its tokens were found in the caches.
+// Throws if `found` on this rank differs from rank 0's value. It is the number of a sequence or of its cached tokens.
 void require_same(int64_t found, int64_t expected) {
   if (found != expected)
     throw Error(ErrorKind::kInternal, "the ranks' sequences differ: " + std::to_string(found) + " here, and " +

@@ -1,6 +1,6 @@
-// A target that several processes hold together (engine/config/shard.h). Rank 0 decodes; whatever it does with its
-// sequences, the other ranks do with theirs, in the same order, so that all caches hold the same texts and every pass
-// is run by all ranks.
+// A target that several processes (ranks) hold together (engine/config/shard.h). Rank 0 decodes. The other ranks repeat
+// every change that rank 0 makes to its sequences, in the same order, so that all caches hold the same texts and all
+// ranks run every pass.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@
 
 namespace specdec::decode {
 
-// The other ranks, as rank 0 sees them.
+// Sends rank 0's calls to the other ranks.
 class OtherRanks {
  public:
-  // `send` sends a call to all of them, and throws DeviceLost if one is gone.
+  // `send` sends a call to all other ranks, and throws DeviceLost if one is gone.
   explicit OtherRanks(std::function<void(std::span<const int64_t> call)> send) : send_(std::move(send)) {}
-  // Sends a call. Throws DeviceLost if a rank is gone, or the ranks were lost before.
+  // Sends a call. Throws DeviceLost if a rank is gone, or if the ranks were lost before.
   void tell(std::span<const int64_t> call);
-  // Notes that a rank is gone, or that the ranks no longer agree: nothing more is sent.
+  // Records that a rank is gone, or that the ranks no longer agree. From then on nothing is sent.
   void lose(const DeviceLost& why);
   const std::optional<DeviceLost>& lost() const { return lost_; }
 
@@ -31,15 +31,15 @@ class OtherRanks {
   std::optional<DeviceLost> lost_;
 };
 
-// Returns a model that answers as `own`, rank 0's share, and tells the other ranks every call that changes a sequence.
+// Returns a model that works like `own`, rank 0's share, and sends the other ranks every call that changes a sequence.
 // It runs rounds (device_round.h) if `own` does. If a call fails on this rank alone, that call and every later one
-// throw DeviceLost, except close(), which then closes only this rank's sequence. CacheFull is no such failure, because
-// it comes on all ranks. `others` must outlive it.
+// throw DeviceLost. Only close() does not throw: it then closes only this rank's sequence. CacheFull is not a failure
+// in this sense, because all ranks throw it. `others` must outlive the model.
 std::unique_ptr<CausalModel> make_mirrored_model(std::unique_ptr<CausalModel> own, OtherRanks& others);
 
-// Does with this rank's share what rank 0 told. `unread` is room for logits, which only rank 0 reads. Throws
-// Error(kInternal) for a call that is not understood or had another result on rank 0, and what the call throws, except
-// for CacheFull, which rank 0 meets as well.
+// Runs a call that rank 0 sent on this rank's share. `unread` is a buffer for logits, which only rank 0 uses. Throws
+// Error(kInternal) if the call is not understood or its result differs from rank 0's. Also throws what the call throws,
+// except CacheFull, which rank 0 throws as well.
 void repeat_call(CausalModel& model, std::span<const int64_t> call, LogitRows& unread);
 
 }  // namespace specdec::decode

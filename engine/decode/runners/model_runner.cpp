@@ -187,10 +187,10 @@ class ModelRunner final : public CachedModel<model::KvCache>, public TapSource, 
   }
 
   std::shared_ptr<const model::Decoder> decoder_;
-  at::Tensor kept_ids_;                      // that it proposes as a draft; undefined: all
-  std::optional<model::PassGraphs> graphs_;  // from the first round on
+  at::Tensor kept_ids_;                      // ids that the model proposes as a draft; undefined: all
+  std::optional<model::PassGraphs> graphs_;  // created at the first round
   std::vector<model::SequencePart> parts_;
-  std::vector<int64_t> lengths_;  // of the caches before the pass
+  std::vector<int64_t> lengths_;  // lengths of the caches before the pass
   TapStore taps_;
   std::shared_ptr<RoundRunner> rounds_;  // refers to the members above
 };

@@ -30,7 +30,8 @@ void commit_nodes(model::KvCache& cache, std::span<const int32_t> unread, std::s
     std::vector<int64_t> positions;
     tokens.insert(tokens.end(), nodes.begin(), nodes.end());
     const int64_t first = cache.length(), text = first + static_cast<int64_t>(unread.size());
-    for (int64_t at = first; at < text; ++at) positions.push_back(at);  // those that are left out follow
+    // Collects the positions of the unread text and of a tree's nodes. KvCache::record() adds those of a chain's nodes.
+    for (int64_t at = first; at < text; ++at) positions.push_back(at);
     if (!parents.empty())
       for (const int64_t depth : tree_depths(parents.first(nodes.size()))) positions.push_back(text + depth);
     cache.record(tokens, positions);

@@ -1,4 +1,4 @@
-// What the runners of decoders and of EAGLE-3 heads share: trees as parts of a pass, and room in the caches.
+// Code that the runners of decoders and of EAGLE-3 heads share: masks of trees, and room in the caches.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,17 @@
 
 namespace specdec::decode {
 
-// Sets the mask and the positions of a tree with these parents (Extension::parents). Every token sees the cache, its
-// ancestors and itself. Its position is the cache's length plus the number of its ancestors.
+// Sets the mask and the positions of a part whose tokens are a tree with these parents (Extension::parents). Every
+// token sees the cache, its ancestors and itself. A token's position is the cache's length plus the number of its
+// ancestors.
 void set_tree(std::span<const int32_t> parents, model::SequencePart& part);
 
 // Throws CacheFull, before anything is written, if the pass may need more blocks than are available. `anew`: the pass
-// may rewrite whole texts. A last block that several of these sequences share counts once for each.
+// may recompute whole texts. A last block that several of the sequences share is counted once per sequence.
 void check_capacity(std::span<const model::SequencePart> parts, const model::BlockPool& pool, bool anew);
 
-// Adds one reader's rows of a round's pass (RoundDraft::make_pass()). `cache` is the sequence's cache; its first slot
-// belongs to the text's token `skipped`.
+// Adds one sequence's rows to a draft pass of a round (RoundDraft::make_pass()). `cache` is the sequence's cache; its
+// first slot belongs to token `skipped` of the text.
 template <class Pass>
 void add_reader_rows(const RoundDraft::Reader& reader, int depth, model::KvCache& cache, int64_t skipped, Pass& pass) {
   const DraftShape& shape = *reader.shape;
@@ -39,8 +40,8 @@ void add_reader_rows(const RoundDraft::Reader& reader, int depth, model::KvCache
   pass.add({&cache, before + unread + begin, open, end - begin, allowed, positions});
 }
 
-// Notes the tokens that passes of a decoder left in a sequence's cache: first the unread tokens of the text, then the
-// nodes. `parents` may be longer than `nodes`; if it is empty, the nodes are a chain.
+// Commits the tokens whose keys and values are already in a sequence's cache: first the unread tokens of the text, then
+// the nodes. If `parents` is empty, the nodes are a chain. `parents` may be longer than `nodes`.
 void commit_nodes(model::KvCache& cache, std::span<const int32_t> unread, std::span<const int32_t> nodes,
                   std::span<const int32_t> parents);
 

@@ -11,11 +11,11 @@ namespace {
 
 constexpr int64_t kMostPositions = 16384;
 
-// Keeps the positions [first, end) of `states`.
+// Keeps only the positions [first, end) of `states`.
 void cut(KeptStates& states, int64_t first, int64_t end) {
   first = std::clamp(first, states.first, std::max(states.first, states.end));
   end = std::clamp(end, first, std::max(first, states.end));
-  // A copy, because a view would hold the memory of all rows.
+  // Copies the rows, because a view would keep the memory of all rows alive.
   if (states.rows.defined())
     states.rows = end > first ? states.rows.narrow(0, first - states.first, end - first).clone() : at::Tensor();
   states.first = first;
@@ -76,10 +76,11 @@ void TapStore::keep_pass(std::span<const Extension> extensions, std::span<const 
         for (const int64_t layer : reader.layers) taps.push_back(seen_.at(layer).narrow(0, row, count));
         const at::Tensor rows = at::cat(taps, -1);
         KeptStates& states = it->second;
-        if (states.end != lengths[i]) states = {lengths[i], lengths[i], {}};  // the positions between were never seen
+        // If the target ran tokens without being observed, the stored states have a gap and are dropped.
+        if (states.end != lengths[i]) states = {lengths[i], lengths[i], {}};
         states.rows = states.rows.defined() ? at::cat({states.rows, rows}) : rows;
         states.end += count;
-        // A draft that fell so far behind has failed, or its sequence was forked and has no draft.
+        // If this many states wait for the draft, the draft has failed, or the sequence was forked and has no draft.
         if (states.end - states.first > kMostPositions) states = {states.end, states.end, {}};
       }
       row += count;

@@ -1,4 +1,4 @@
-// The seam between the runner of a target and the runners of drafts that read its hidden states.
+// The interface between the runner of a target and the runners of drafts that read its hidden states (taps).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,65 +15,66 @@
 
 namespace specdec::decode {
 
-// Hidden states of the positions [first, end) of a sequence, [end - first, A·E]; undefined if there are none.
+// Hidden states of the positions [first, end) of a sequence, [end - first, A·E]; `rows` is undefined if there are none.
 struct KeptStates {
   int64_t first = 0, end = 0;
   at::Tensor rows;
 };
 
-// A draft's claim on its target's states: the layers that it reads, and what is kept of the sequences that it follows.
-// The claim ends when nobody holds the pointer that add_reader() returned any more.
+// A draft's registration at its target: the layers that it reads, and the states stored for the sequences that it
+// follows. The registration ends when the caller of add_reader() releases the returned pointer.
 struct TapReader {
   std::vector<int64_t> layers;
   std::map<SequenceId, KeptStates> kept;
 };
 
-// A target whose passes keep the hidden states of the sequences that a draft follows. Other threads than the one that
-// runs the passes may call add_reader() and release a reader, but nothing else.
+// A target whose passes store the hidden states of the sequences that drafts follow. One thread runs the passes. Other
+// threads may only call add_reader() and release a reader.
 class TapSource {
  public:
   virtual ~TapSource() = default;
-  // Adds a draft that reads the states after these layers.
+  // Registers a draft that reads the states after these layers.
   virtual std::shared_ptr<TapReader> add_reader(std::vector<int64_t> layers) = 0;
-  // From now on keeps the states of the sequence's new positions for this draft. Does nothing if it does so already.
+  // From now on, stores the states of the sequence's new positions for this draft. Does nothing if they are stored
+  // already.
   virtual void keep_states(TapReader& reader, SequenceId sequence) = 0;
 };
 
-// Returns what is kept of a sequence.
+// Returns the states stored for a sequence.
 KeptStates kept_states(const TapReader& reader, SequenceId sequence);
-// Drops the positions before `before`.
+// Drops the states of the positions before `before`.
 void forget_states(TapReader& reader, SequenceId sequence, int64_t before);
 
-// What drafts read of the hidden states of a pass.
+// The observer that a pass needs to store hidden states for drafts.
 struct Observation {
-  model::HiddenObserver observer;  // empty: nothing
-  std::vector<int64_t> layers;     // layers that the observer looks at, ascending
+  model::HiddenObserver observer;  // empty: no states are needed
+  std::vector<int64_t> layers;     // observed layers, ascending
 };
 
-// The states that a target keeps for its readers, beside its caches.
+// The hidden states that a target stores for its drafts.
 class TapStore {
  public:
   std::shared_ptr<TapReader> add_reader(std::vector<int64_t> layers);
 
-  // observe() returns what drafts read of a pass over these extensions; it is empty if no draft follows their
-  // sequences. After the pass, keep_pass() keeps what the observer saw; `lengths` are the sequences' lengths before the
-  // pass.
+  // observe() returns the observer for a pass over these extensions; it is empty if no draft follows their sequences.
+  // Call keep_pass() after the pass: it stores the states that the observer received. `lengths` are the sequences'
+  // lengths before the pass.
   Observation observe(std::span<const Extension> extensions);
   void keep_pass(std::span<const Extension> extensions, std::span<const int64_t> lengths);
-  // The target calls these when it does the same to its caches.
+  // Apply the same change to the stored states as the target makes to its caches.
   void truncate(SequenceId sequence, int64_t length);
   void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places);
   void fork(SequenceId from, SequenceId to, int64_t length);
   void close(SequenceId sequence);
 
  private:
-  // Calls f(reader) for the readers that still exist.
+  // Calls f(reader) for each registered reader that still exists.
   template <class F>
   void for_each_reader(const F& f);
 
-  std::mutex mutex_;  // guards readers_
+  std::mutex mutex_;  // protects readers_
   std::vector<std::weak_ptr<TapReader>> readers_;
-  std::map<int64_t, at::Tensor> seen_;  // by layer, of the pass
+  std::map<int64_t, at::Tensor> seen_;  // by layer, from the current pass
 };
 
 }  // namespace specdec::decode

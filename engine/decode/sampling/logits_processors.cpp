@@ -13,8 +13,8 @@ namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
-// Applies a rule to a logit. A finite logit stays finite: the result is clamped. −inf stays −inf, and NaN is left for
-// the sampler to report.
+// Applies `rule` to a logit. A finite result is clamped to the range of float, so it stays finite. −inf stays −inf. NaN
+// stays NaN, which the sampler reports.
 template <class Rule>
 void change(float& logit, const Rule& rule) {
   constexpr double kLargest = std::numeric_limits<float>::max();
@@ -22,8 +22,8 @@ void change(float& logit, const Rule& rule) {
     logit = static_cast<float>(std::clamp(rule(static_cast<double>(logit)), -kLargest, kLargest));
 }
 
-// Sets the logits of all tokens that are not allowed to −inf. Skips or fills 32 tokens at once where possible, because
-// a grammar mostly allows either nearly all tokens (inside a string) or nearly none.
+// Sets the logits of all tokens that are not allowed to −inf. Handles 32 tokens at once if all or none of them are
+// allowed, because a grammar mostly allows either nearly all tokens (inside a string) or nearly none.
 void forbid(std::span<const uint32_t> allowed, std::span<float> logits) {
   for (size_t word = 0; word < allowed.size(); ++word) {
     const uint32_t bits = allowed[word];
@@ -93,7 +93,7 @@ void LogitsProcessorState::take(int32_t token) {
   if (constraint_ || !rules_.bad_words.empty()) answer_.push_back(token);
 }
 
-// Undoes take(). Tokens leave in reverse order, so an entry that is no longer needed is the last in seen_.
+// Undoes take(). Tokens are undone in reverse order, so an entry that becomes unused is the last in seen_.
 void LogitsProcessorState::undo(int32_t token) {
   --length_;
   if (penalties_) {
@@ -155,7 +155,8 @@ MaskState LogitsProcessorState::prepare() {
   return ask([](Constraint& constraint) { return constraint.prepare(); });
 }
 
-// Asks the constraint about the current position. If it fails and has seen tentative tokens, makes a new one.
+// Asks the grammar about the current position. If it fails after tentative tokens, replaces it by a new grammar after
+// the permanent tokens.
 MaskState LogitsProcessorState::ask(const std::function<MaskState(Constraint&)>& question) {
   if (at_ > 0 && tries_no_more_) return MaskState::kSpent;
   const MaskState state = question(*constraint_);
@@ -178,7 +179,7 @@ MaskState LogitsProcessorState::keep_mask(int64_t vocab) {
   return prepare() == MaskState::kLate ? MaskState::kLate : know_mask(static_cast<size_t>(vocab));
 }
 
-// Fills the mask of the current position if it is not known yet.
+// Computes the mask of the current position if it is not known yet.
 MaskState LogitsProcessorState::know_mask(size_t vocab) {
   std::vector<uint32_t>& bits = nodes_[at_].mask;
   if (!bits.empty()) return MaskState::kReady;

@@ -1,6 +1,6 @@
-// Computes the log-probabilities that a reply reports. They are the target's log softmax(logits) before logits
-// processors, temperature, top-k, top-p and min-p (vLLM's raw_logprobs), so they depend neither on how the token was
-// drawn nor on the draft.
+// Computes the log-probabilities in a reply. They are the target's log softmax(logits) before logits processors,
+// temperature, top-k, top-p and min-p (vLLM's raw_logprobs), so they depend neither on how the token was drawn nor on
+// the draft.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@ namespace specdec::decode {
 
 struct TokenLogprob {
   int32_t id = -1;
-  float logprob = 0;  // natural logarithm; −inf if the target gives it no mass
+  float logprob = 0;  // natural logarithm; −inf if the target's probability is 0
 };
 struct PositionLogprobs {
-  TokenLogprob token;             // the token in the text at this position
+  TokenLogprob token;             // the token of the text at this position
   std::vector<TokenLogprob> top;  // the `count` likeliest tokens, in descending order, ties by lower id
 };
 

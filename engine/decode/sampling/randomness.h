@@ -1,5 +1,6 @@
-// The source of a step's random choices. Production draws uniforms from Philox; exact tests enumerate every outcome of
-// the same step function. Every choice uses fresh randomness, except that draw_at() repeats its noise on purpose.
+// The source of random choices in a step. In production it draws uniform numbers from Philox. Tests replace it to
+// enumerate every outcome of a step. Every choice uses new random numbers, except that draw_at() uses the same ones
+// whenever it is called for the same position.
 #pragma once
 
 #include <array>
@@ -19,13 +20,12 @@ class Randomness {
   // Returns an id with probability weight / Σ weights.
   virtual int32_t draw(Purpose purpose, std::span<const float> weights) = 0;
   virtual bool accept(Purpose purpose, double probability) = 0;
-  // Returns an id with probability weight / Σ weights, using noise that belongs to `position` of the text. Any two
-  // draws at one position use the same noise, so that similar weights mostly give the same id (the coupled rule,
-  // verifier.h).
+  // Returns an id with probability weight / Σ weights, using noise that belongs to text position `position`. All draws
+  // at one position use the same noise, so that similar weights mostly give the same id (the coupled rule, verifier.h).
   virtual int32_t draw_at(int64_t position, std::span<const float> weights) = 0;
 };
 
-// Draws from Philox under the request's seed. Each purpose has a stream with its own cursor; draw_at() uses one stream
+// Draws from Philox with the request's seed. Each purpose has a stream with its own cursor; draw_at() uses one stream
 // per position, indexed by id.
 class SeededRandomness final : public Randomness {
  public:
@@ -35,7 +35,7 @@ class SeededRandomness final : public Randomness {
   // Returns the arg max of log w + Gumbel noise, computed as the arg min of E / w with exponential noise E. Throws
   // Error(kInternal) if no weight is positive.
   int32_t draw_at(int64_t position, std::span<const float> weights) override;
-  // The seed, and how many numbers were drawn for each purpose, with which a device can go on drawing.
+  // The seed, and how many numbers were drawn for each purpose. A device needs both to continue the streams.
   uint64_t seed() const { return seed_; }
   std::array<uint64_t, 4> cursors() const;
   void set_cursors(const std::array<uint64_t, 4>& cursors);

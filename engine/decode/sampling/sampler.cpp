@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-// Holds the last kept element in descending order, where ties are broken by the lower id.
+// The last element that is kept when values are sorted in descending order, with ties by ascending id.
 struct Border {
   float value = kNone;
   int32_t id = std::numeric_limits<int32_t>::max();
@@ -27,8 +27,8 @@ struct Descending {
   bool operator()(int32_t a, int32_t b) const { return values[a] > values[b] || (values[a] == values[b] && a < b); }
 };
 
-// Returns the border of the k largest values. Up to k = 256 it uses a heap of k ids, which avoids writing all V ids.
-// For larger k it partitions all ids.
+// Returns the border of the k largest values. For k up to 256 it uses a heap of k ids, so that not all V ids are
+// written. For larger k it partitions all ids.
 Border top_k_border(std::span<const float> values, int64_t k, std::vector<int32_t>& scratch) {
   const int32_t n = static_cast<int32_t>(values.size());
   const Descending before{values.data()};
@@ -56,9 +56,9 @@ Border top_k_border(std::span<const float> values, int64_t k, std::vector<int32_
 int bucket_of(float weight) { return static_cast<int>(std::bit_cast<uint32_t>(weight) >> 19); }
 constexpr int kBuckets = 0x7F0 + 1;  // bucket_of(1.f) + 1
 
-// Returns the border of the smallest prefix of `weights` whose mass reaches p · total. The prefix is in descending
-// order, and the largest weight is 1. Whole buckets are taken from the top, and only the bucket in which the mass is
-// reached is sorted.
+// Returns the border of the shortest prefix of `weights`, sorted in descending order, whose sum reaches p · total. The
+// largest weight must be 1. Sums whole buckets from the largest weights on, and sorts only the bucket in which p ·
+// total is reached.
 Border top_p_border(std::span<const float> weights, double p, double total, std::vector<int32_t>& scratch) {
   std::array<double, kBuckets> mass{};
   for (const float w : weights) mass[static_cast<size_t>(bucket_of(w))] += w;
@@ -74,7 +74,7 @@ Border top_p_border(std::span<const float> weights, double p, double total, std:
     taken += weights[static_cast<size_t>(id)];
     if (taken >= goal) return {weights[static_cast<size_t>(id)], id};
   }
-  // p is so close to 1 that, by rounding, the sum never reaches p · total. This border cuts nothing.
+  // p is so close to 1 that, by rounding, the sum never reaches p · total. This border excludes nothing.
   return {};
 }
 
@@ -159,8 +159,8 @@ void distribution(std::span<const float> logits, const SamplingOptions& options,
     probs[best] = 1.f;
     return;
   }
-  // The inverse stays finite at any temperature above 0, because infinity times 0 (the best token's difference) would
-  // be NaN.
+  // 1 / temperature is limited to finite values for tiny temperatures, because infinity · 0 (the best token's
+  // difference to itself) would be NaN.
   const double most = std::numeric_limits<float>::max();
   const float largest = logits[best], inverse = static_cast<float>(std::min(1.0 / options.temperature, most));
   if (options.top_k > 0 && options.top_k < static_cast<int64_t>(n)) {

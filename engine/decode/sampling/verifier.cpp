@@ -8,7 +8,7 @@ namespace specdec::decode {
 
 namespace {
 
-// One thread that takes its choices from `randomness`.
+// The Team (rules/team.h) of one thread, which takes its random choices from `randomness`.
 class HostTeam {
  public:
   explicit HostTeam(Randomness& randomness) : randomness_(randomness) {}
@@ -42,7 +42,7 @@ class HostTeam {
   Randomness& randomness_;
 };
 
-// The rows of a VerifyInput. Those that a rule changes are copied first.
+// The Rows (rules/team.h) of a VerifyInput. A row is copied before a rule changes it.
 class HostRows {
  public:
   HostRows(const VerifyInput& input, std::vector<float>& scratch) : input_(input), scratch_(scratch) {}
@@ -74,7 +74,7 @@ class HostRows {
     if (own[at].empty()) own[at].assign(rows[at].begin(), rows[at].end());
     return own[at].data();
   }
-  // 2N + 2 values, which usual drafts take from the stack.
+  // An array of 2N + 2 values for N drafted tokens. It is on the stack if N has the usual size.
   template <class T>
   class Room {
    public:

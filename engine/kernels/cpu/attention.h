@@ -14,8 +14,8 @@ void soft_cap(float* x, int64_t n, float scale, float cap) {
   for (; i < n; ++i) x[i] = tanh<W>(broadcast<W>(x[i] * inner))[0] * cap;
 }
 
-// Replaces each of the n scores s by exp(scale · (s − max)) and returns the row's SoftmaxRow, whose `inverse` is 0 if n
-// = 0.
+// Replaces each of the n scores s by exp(scale · (s − max)) and returns the row's SoftmaxRow. If n = 0, its `inverse`
+// is 0.
 template <int W>
 SoftmaxRow softmax_numerators(float* s, int64_t n, float scale) {
   if (n == 0) return {0, 0};
@@ -63,15 +63,15 @@ inline void by_block(int64_t begin, int64_t end, const F& f) {
   }
 }
 
-// Returns the entry where a row's sums begin: its first visible entry, rounded down to a multiple of P, so that entry i
-// always belongs to split sum i % P.
+// Returns the entry at which a row's sums begin. Entry i belongs to split sum i % P, so the sums begin at the first
+// visible entry rounded down to a multiple of P.
 template <int P>
 inline int64_t begin_of(const Visible& row) {
   return row.first - row.first % P;
 }
 
-// Adds entries [begin, end) of one row to its P split sums; begin is a multiple of P. To complete rounds of P,
-// positions before row.first or from `end` on read a visible entry again with weight 0.
+// Adds entries [begin, end) of one row to its P split sums; begin is a multiple of P. Entries are processed P at a
+// time. Entries outside [row.first, end) count with weight 0, and a visible entry is read in their place.
 template <int W, int C, int P, class T>
 inline void add_entries(const AttentionCall<T>& c, const Visible& row, const float* p, int64_t column, int64_t begin,
                         int64_t end, F<W> (&acc)[P][C]) {
@@ -90,7 +90,7 @@ inline void add_entries(const AttentionCall<T>& c, const Visible& row, const flo
 
 // Computes C·W output columns of one head for R rows from row `first` on: out[column … column + C·W) = scale[r] · Σ_i
 // p[i] · v[slot i]. To hide latency, the sum over i is split into P interleaved sums, which are added at the end. All R
-// rows see the slots [low, common); low and common are multiples of P.
+// rows see the slots [low, common), where low and common are multiples of P.
 template <int W, int C, int P, int R, class T>
 inline void weighted_sums(const AttentionCall<T>& c, int64_t first, int64_t head, int64_t column, int64_t low,
                           int64_t common, const float* scale) {
@@ -136,8 +136,8 @@ inline void weighted_sums(const AttentionCall<T>& c, int64_t first, int64_t head
   }
 }
 
-// Computes all output columns of one head for R rows. The number of split sums of a column depends only on d, so that a
-// row's bits do not depend on R.
+// Computes all output columns of one head for R rows. The number of split sums of a column depends only on d, so a
+// row's result does not depend on R, bit for bit.
 template <int W, int R, class T>
 inline void average(const AttentionCall<T>& c, int64_t first, int64_t head, int64_t low, int64_t common,
                     const float* scale) {
@@ -165,8 +165,8 @@ inline void average(const AttentionCall<T>& c, int64_t first, int64_t head, int6
   }
 }
 
-// Computes the raw scores of slots [begin, end) and stores them in out[m · ldo + slot] for each row m of x. The rows of
-// x are heads or positions.
+// Computes the raw scores (dot products) of each row of x with the keys of slots [begin, end), and stores them in out[m
+// · ldo + slot] for row m. The rows of x are heads or positions.
 template <int W, class T>
 inline void scores_of(const AttentionCall<T>& c, const float* x, int64_t ldx, int64_t rows, int64_t begin, int64_t end,
                       float* out, int64_t ldo) {
@@ -185,7 +185,7 @@ inline void row_scores(const AttentionCall<T>& c, int64_t r, int64_t begin, int6
 
 template <int W, class T>
 void attention(const AttentionCall<T>& c) {
-  int64_t low = c.visible[0].first, common = c.visible[0].prefix;  // [low, common): slots that all rows see
+  int64_t low = c.visible[0].first, common = c.visible[0].prefix;  // slots that all rows see
   for (int64_t r = 1; r < c.rows; ++r) {
     common = c.visible[r].prefix < common ? c.visible[r].prefix : common;
     low = c.visible[r].first > low ? c.visible[r].first : low;

@@ -1,8 +1,8 @@
 // CPU kernels on plain memory for few rows, without torch. Activations and sums are fp32; weights are fp32, bf16 or
-// int8; KV caches are fp32 or bf16. Each output element is one sum, whose order of additions depends only on its
-// length, never on the number of rows or threads. So row r of 8 is bit-identical to the same row computed alone.
-// Instruction sets may round differently; with packed and int8 weights only the baseline differs, because it has no
-// fused multiply-add. No function allocates, throws or starts threads. Pointers need only the alignment of their
+// int8; KV caches are fp32 or bf16. Each output element is one sum. The order of its additions depends only on its
+// length, never on the number of rows or threads, so each row of a batch is bit-identical to the same row computed
+// alone. Instruction sets may round differently; with packed and int8 weights only `baseline` differs, because it has
+// no fused multiply-add. No function allocates, throws or starts threads. Pointers need only the alignment of their
 // element type.
 #pragma once
 
@@ -14,8 +14,9 @@ struct Bf16 {
   uint16_t bits;
 };
 
-// A matrix [n, k] in the order in which a product reads it. It is cut into blocks of kPackOutputs outputs, and each
-// block into groups of kPackGroup inputs. The last block and the last group may be smaller. A group stores:
+// A matrix [n, k] stored in the order in which a product reads it. The matrix is cut into blocks of kPackOutputs
+// outputs, and each block into groups of kPackGroup inputs. The last block and the last group may be smaller. A group
+// stores:
 // * Packed<float>: fp32 [inputs, outputs]
 // * Packed<Bf16>: bf16 [inputs / 2, outputs, 2]; an odd number of inputs is padded with zeros
 // * Int8: one scale per output, fp32 [outputs], then int8 [kPackGroup / 2, outputs, 2], with zeros beyond k
@@ -36,29 +37,29 @@ static constexpr int64_t pack_group_bytes(const Packed<Bf16>*, int64_t inputs, i
   return 2 * (inputs + inputs % 2) * outputs;
 }
 static constexpr int64_t pack_group_bytes(const Int8*, int64_t, int64_t outputs) { return (kPackGroup + 4) * outputs; }
-// Returns the packed size of one output in bytes. A whole matrix takes n times this size, and the block that begins
-// with output i starts at byte i times this size.
+// Returns the packed size of one output in bytes. The block that begins with output i starts at byte i times this size,
+// and a whole matrix takes n times this size.
 template <class S>
 static inline int64_t pack_row_bytes(const S* type, int64_t k) {
   return k / kPackGroup * pack_group_bytes(type, kPackGroup, 1) +
          (k % kPackGroup != 0 ? pack_group_bytes(type, k % kPackGroup, 1) : 0);
 }
-// Packs and unpacks outputs [begin, end) of a row-major matrix [n, k]. begin must be a multiple of kPackOutputs, and so
-// must end unless it is n.
+// Packs and unpacks outputs [begin, end) of a row-major matrix [n, k]. begin must be a multiple of kPackOutputs; end
+// must be such a multiple or n.
 template <class T>
 void pack(const T* w, int64_t k, int64_t n, int64_t begin, int64_t end, Packed<T>* out);
 template <class T>
 void unpack(const Packed<T>* w, int64_t k, int64_t n, int64_t begin, int64_t end, T* out);
 // Converts finite weights to int8 and back. Quantisation is symmetric: the scale of a group is max |w| / 127, rounded
-// up to 16 significant bits, and values are rounded to nearest even. scale · value is then exact in fp32, so quantising
-// dequantised weights gives the same bits.
+// up to 16 significant bits, and values are rounded to nearest even. The product scale · value is then exact in fp32.
+// Quantising dequantised weights therefore gives the same bits.
 void quantise(const float* w, int64_t k, int64_t n, int64_t begin, int64_t end, Int8* out);
 void dequantise(const Int8* w, int64_t k, int64_t n, int64_t begin, int64_t end, float* out);
 
 // A group of kPackGroup inputs as integers, for products with int8 weights: x ≈ scale · value. The scale is a power of
-// two, and the error is at most 2^-15 of the largest |x| in the group. For comparison: bf16 inputs, which GPUs use,
-// have a relative error of 2^-9, and the int8 weights have an error of 2^-8 of the largest |w| in their group. The
-// scale is NaN if an input of the group is not finite.
+// two, and the error is at most 2^-15 of the largest |x| in the group. For comparison: bf16 inputs, as on GPUs, have a
+// relative error of 2^-9, and int8 weights have an error of 2^-8 of the largest |w| in their group. The scale is NaN if
+// an input of the group is not finite.
 struct FixedInputs {
   int16_t value[kPackGroup];
   float scale;
@@ -82,8 +83,8 @@ struct LinearCall {
   FixedInputs* fixed = nullptr;  // only for int8: workspace [rows, fixed_groups(k)]
 };
 
-// The keys that one query position sees. They are listed as slots [0, prefix) followed by the `extra` slots; the list
-// entries before `first` are left out.
+// The keys that one query position sees, as a list of slots: first [0, prefix), then the `extra` slots. With a sliding
+// window, only the entries of this list from index `first` on are seen.
 struct Visible {
   int64_t prefix;
   const int32_t* extra;  // slots beyond the prefix, ascending
@@ -100,8 +101,8 @@ struct Slots {
 };
 
 // Arguments of attention, softmax(cap(scale · q kᵀ)) v with cap(s) = soft_cap · tanh(s / soft_cap), for several
-// positions of one sequence and the query heads that share one kv head. Positions are computed together only so that
-// keys and values are read once; each position gets the same bits as if it were computed alone.
+// positions of one sequence and for the query heads that share one kv head. Positions share a call so that keys and
+// values are read once. Each position's result is bit-identical to that of a call for this position alone.
 template <class T>
 struct AttentionCall {
   const float* q;  // [rows, heads, d], row stride ldq, heads adjacent
@@ -135,7 +136,7 @@ struct SequenceAttentionCall {
 };
 struct SequenceAttentionGradCall {
   SequenceAttentionCall forward;
-  const float* dout;  // laid out like q
+  const float* dout;  // gradients of `out`, laid out like q
   float* dq;          // laid out like q
   float *dk, *dv;     // [length, d], row stride ldk, summed over the heads
   int64_t ldk;
@@ -148,14 +149,14 @@ static inline int64_t sequence_workspace(int64_t length, int64_t d) {
 }
 
 // Arguments of the gradients of a normalised row y = x · scale · (offset + weight), where scale = 1 / sqrt(mean(x²) +
-// eps), in fp32 from the gradients dy [n]: dx is set, and dweight is added to.
+// eps). All numbers are fp32. dy [n] holds the gradients of y. dx is overwritten, and dweight is added to.
 struct NormGradCall {
   const float *x, *dy;
   int64_t n;
   float eps, offset;
   float *dx, *dweight;
 };
-// Those of n numbers silu(gate) · up.
+// Arguments of the gradients of silu(gate) · up for n numbers; dy holds the gradients of the result.
 struct GateGradCall {
   const float *gate, *up, *dy;
   int64_t n;
@@ -164,7 +165,7 @@ struct GateGradCall {
 
 template <class T>
 struct Kernels {
-  const char* name;  // instruction set
+  const char* name;  // name of the instruction set
   void (*linear)(const LinearCall<T>& call);
   void (*linear_packed)(const LinearCall<Packed<T>, T>& call);
   void (*linear_int8)(const LinearCall<Int8, T>& call);
@@ -185,7 +186,7 @@ struct Kernels {
 };
 
 // Returns the kernels for the best instruction set of this machine: avx512, avx2 or baseline. The environment variable
-// SPECDEC_KERNELS=<name> selects a lower one.
+// SPECDEC_KERNELS=<name> selects another supported one.
 template <class T>
 const Kernels<T>& kernels();
 // Fills `out` with the kernels of every instruction set that this machine supports, best first, and returns their

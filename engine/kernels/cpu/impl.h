@@ -1,5 +1,5 @@
 // Builds the table of kernels for one instruction set. Included once per instruction set, with SPECDEC_ISA (its
-// namespace) and SPECDEC_LANES (floats per vector) defined. Vectors are the vector extensions of GCC and clang, so one
+// namespace) and SPECDEC_LANES (floats per vector) defined. Vectors use the vector extensions of GCC and clang, so one
 // source serves every instruction set. The standard library is not used here, because the linker could merge its inline
 // functions, compiled for a newer CPU, into code that must run on an older CPU.
 #include "engine/kernels/cpu/sequence_attention.h"

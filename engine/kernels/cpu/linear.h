@@ -6,7 +6,7 @@ namespace specdec::kernels::cpu::SPECDEC_ISA {
 
 namespace {
 
-// Stores finished sums in c.out. The bias is added first and, if c.add, the old value of c.out last.
+// Stores finished sums in c.out, after adding the bias and, if c.add, the old value of c.out.
 template <class T>
 inline void finish(const LinearCall<T>& c, F<4> s, int64_t m, int64_t n) {  // columns n … n + 3 of row m
   float* out = c.out + m * c.ldo + n;
@@ -22,7 +22,7 @@ inline void finish(const Call& c, float s, int64_t m, int64_t n) {
 }
 
 // Computes N columns of M rows. Each output has its own accumulator, so every tile shape gives the same sums. A narrow
-// tile waits for only a few cache lines at a time. So the first rows that read w prefetch it `ahead` elements in
+// tile has few memory reads in flight. So the tile for the first rows that read w prefetches w `ahead` elements in
 // advance; ahead = 0 means that w is already in the cache.
 template <int W, int N, int M, class T>
 inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
@@ -36,7 +36,7 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
 #pragma GCC unroll 16
       for (int i = 0; i < N; ++i) __builtin_prefetch(w + i * c.k + k + ahead, 0, 2);
     }
-    if constexpr (N < M) {  // the smaller side is held in registers
+    if constexpr (N < M) {  // the side with fewer vectors is held in registers
       F<W> ws[N];
 #pragma GCC unroll 16
       for (int i = 0; i < N; ++i) ws[i] = load<W>(w + i * c.k + k);
@@ -62,8 +62,8 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
     }
   }
   if (rest != 0) {
-    // Loading the last W elements as a whole is cheaper than a partial load; elements that are already counted are set
-    // to zero.
+    // Loads the last W elements as one vector, which is cheaper than a partial load, and sets the elements that were
+    // already counted to zero.
     const bool again = c.k >= W;
 #pragma GCC unroll 16
     for (int j = 0; j < M; ++j) {
@@ -75,8 +75,8 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
       }
     }
   }
-  // The loops below are unrolled, so that all indices of acc are constants; a variable index would keep the
-  // accumulators in memory.
+  // The loops below are unrolled, so that all indices of acc are constants. With a variable index the compiler would
+  // keep the accumulators in memory.
   constexpr int kFours = N - N % 4;
 #pragma GCC unroll 16
   for (int j = 0; j < M; ++j) {
@@ -113,8 +113,8 @@ inline void columns(const LinearCall<T>& c, int64_t m, int64_t n, int64_t n_end,
 // 16 registers.
 template <int W, class T>
 void linear(const LinearCall<T>& c) {
-  // Prefetch distance in elements: 12 rows of w. Prefetches go to the L2 cache, because in L1 rows whose length is a
-  // power of two would evict each other.
+  // Prefetch distance in elements: 12 rows of w. Prefetches go to the L2 cache, because rows whose length is a power of
+  // two would evict each other from L1.
   const int64_t far = 12 * c.k;
   // Number of rows of x (at most 256 KiB) that stay in the L2 cache while all of w is read.
   const int64_t fit = c.rows <= 4 ? 4 : (256 << 10) / (4 * c.k), block = fit < 4 ? 4 : fit - fit % 4;

@@ -1,7 +1,7 @@
 // Products with int8 matrices for few rows. Part of impl.h: included once per instruction set, with SPECDEC_ISA and
-// SPECDEC_LANES defined. Converting every weight to fp32 would take longer than reading it. So the inputs are converted
-// to int16 instead, and each lane multiplies two weights by two inputs and adds both products (vpmaddwd). Sums within a
-// group are exact integers, so their order does not matter.
+// SPECDEC_LANES defined. Converting every weight to fp32 would take longer than reading the weights. So the inputs are
+// converted to int16 instead, and each lane multiplies two weights by two inputs and adds both products (vpmaddwd).
+// Sums within a group are exact integers, so the order of their additions does not matter.
 #include "engine/kernels/cpu/linear_packed.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
@@ -67,7 +67,7 @@ inline void fix(const float* x, int64_t n, FixedInputs& out) {
   I<W> largest = {};
 #pragma GCC unroll 16
   for (int64_t i = 0; i < kPackGroup; i += W) {
-    const I<W> magnitude = (I<W>)load<W>(x + i) & 0x7fffffff;  // sorts like the floats, infinity and NaN last
+    const I<W> magnitude = (I<W>)load<W>(x + i) & 0x7fffffff;  // bits order like the values; infinity and NaN come last
     largest = magnitude > largest ? magnitude : largest;
   }
   int32_t most = 0;
@@ -122,7 +122,7 @@ inline void add_fixed_columns(const Int8* values, const float* scales, const Fix
     add_fixed<W, V, M>(values + 2 * at, scales + at, x, ldx, at < kStep ? next : nullptr, totals + at);
 }
 
-// Computes all rows for the block that begins with output n.
+// Computes the outputs of the block that begins with output n, for all rows.
 template <int W, class B>
 inline void int8_block(const LinearCall<Int8, B>& c, const char* from, int64_t n) {
   alignas(64) float totals[kFixedRows * kPackOutputs], scales[kPackOutputs];
@@ -134,7 +134,7 @@ inline void int8_block(const LinearCall<Int8, B>& c, const char* from, int64_t n
   for (int64_t g = 0; g < groups; ++g, from += pack_group_bytes(c.w, kPackGroup, width)) {
     const Int8* w = reinterpret_cast<const Int8*>(from + pack_scale_bytes(c.w, width));
     const float* scale = reinterpret_cast<const float*>(from);
-    if (width < kPackOutputs) {  // pad the narrower last block with zeros
+    if (width < kPackOutputs) {  // pads the last block, if narrower, with zeros
       for (int64_t k = 0; k < kPackGroup; k += 2) {
         for (int64_t at = 0; at < 2 * kPackOutputs; ++at)
           values[k * kPackOutputs + at].value = at < 2 * width ? w[k * width + at].value : int8_t{0};

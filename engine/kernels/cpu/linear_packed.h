@@ -1,7 +1,7 @@
 // Products with packed matrices for few rows. Part of impl.h: included once per instruction set, with SPECDEC_ISA and
-// SPECDEC_LANES defined. The lanes of a vector are outputs, and weights are read in address order, which is the fastest
-// way to read memory. In each group, an output sums the even and the odd inputs separately; the two sums are added, and
-// the groups follow one by one. This order does not depend on the vector width, so all instruction sets with a fused
+// SPECDEC_LANES defined. Each lane of a vector is one output. Weights are read in address order, which is the fastest
+// way to read memory. In each group, an output sums the even and the odd inputs separately and adds the two sums;
+// groups are added one by one. This order does not depend on the vector width, so all instruction sets with a fused
 // multiply-add give the same bits.
 #include "engine/kernels/cpu/linear.h"
 
@@ -23,7 +23,7 @@ inline F<W> weight(const Packed<Bf16>* group, int64_t k, int64_t at) {
   typename Simd<W>::U pairs;
   __builtin_memcpy(&pairs, group + k / 2 * 2 * kPackOutputs + 2 * at, sizeof pairs);
   if constexpr (P == 1 && M == 3) {
-    pairs >>= 16;  // shifts, because a mask would occupy a register that three rows need
+    pairs >>= 16;  // shifts, because a bit mask would occupy a register that three rows need
 #if defined(__x86_64__)
     asm("" : "+x"(pairs));
 #endif
@@ -39,13 +39,13 @@ inline float weight_one(const Packed<Bf16>* group, int64_t width, int64_t k, int
   return widen_one(group[(k / 2 * width + at) * 2 + k % 2].value);
 }
 
-// One group of inputs for a product.
+// One group of inputs (cpu.h) in a product.
 template <class S>
 struct Group {
   const S* values;
   const float* x;  // the group's inputs in the first row
   int64_t inputs;
-  const char* next;  // the group two positions ahead, to prefetch, or null
+  const char* next;  // the group after the next one, to prefetch; null: none
 };
 
 inline constexpr bool is_wide(const Packed<float>*) { return true; }
@@ -62,8 +62,8 @@ inline Group<Packed<float>> widened(const Group<S>& g, int64_t width, float* val
 }
 
 // Accumulates the even (P = 0) or odd (P = 1) inputs of a group for several rows. L is the size in bytes of one input's
-// weights in a whole block; 0 disables prefetching. Prefetches go to the L2 cache: prefetching to L1, or not at all,
-// makes products of several rows take 1.5 times as long.
+// weights in a whole block; L = 0 disables prefetching. Prefetches go to the L2 cache: with prefetches to L1, or none,
+// products of several rows take 1.5 times as long.
 template <int W, int V, int M, int P, int64_t L, class S>
 inline void half_sums(const Group<S>& g, int64_t ldx, int64_t at, F<W> (&acc)[V][M]) {
 #pragma GCC unroll 2
@@ -97,8 +97,8 @@ inline void add_sums(const F<W> (&even)[V][M], const F<W> (&odd)[V][M], float* t
   }
 }
 
-// Adds one group's sums for V vectors of outputs from `at` on and M rows. Not inlined, because the different tile
-// shapes would compete for registers.
+// Adds one group's sums for V vectors of outputs from `at` on and M rows. Not inlined, because different tile shapes in
+// one function would compete for registers.
 template <int W, int V, int M, int64_t L, class S>
 __attribute__((noinline)) void add_group(const Group<S>& g, int64_t ldx, int64_t at, float* totals) {
   F<W> even[V][M] = {}, odd[V][M] = {};
@@ -107,8 +107,8 @@ __attribute__((noinline)) void add_group(const Group<S>& g, int64_t ldx, int64_t
   add_sums<W>(even, odd, totals + at);
 }
 
-// Does the work of add_group() for one row, but with even and odd inputs in one loop: twice as many independent sums
-// hide the latency of the multiply-adds.
+// Replaces add_group() for one row. Even and odd inputs share one loop: twice as many independent sums hide the latency
+// of the multiply-adds.
 template <int W, int V, class S>
 __attribute__((always_inline)) inline void add_group_of_one(const Group<S>& g, int64_t at, float* totals) {
   F<W> even[V][1] = {}, odd[V][1] = {};
@@ -130,7 +130,7 @@ __attribute__((always_inline)) inline void add_group_of_one(const Group<S>& g, i
   add_sums<W>(even, odd, totals + at);
 }
 
-// Adds one group's sums for M rows and the vectors of a block that contain outputs [begin, end).
+// Adds one group's sums for M rows, for the vectors of a block that contain outputs [begin, end).
 template <int W, int M, int64_t L, class S>
 __attribute__((always_inline)) inline void add_columns(const Group<S>& g, int64_t ldx, int64_t begin, int64_t end,
                                                        float* totals) {
@@ -156,8 +156,8 @@ template <int W, int64_t L, class S>
 inline void add_rows(Group<S> g, int64_t ldx, int64_t rows, int64_t begin, int64_t end, float* totals) {
   constexpr int64_t kMost = W == 16 ? 6 : 3;
   while (rows > 0) {
-    // Two rows with fp32 weights are computed one by one: the first reads memory sequentially, and the second finds the
-    // group in the cache.
+    // Two rows with fp32 weights are computed one after the other: the first row reads the group sequentially from
+    // memory, and the second finds it in the cache.
     const int64_t m = rows == 2 && is_wide(g.values) ? 1 : rows < kMost ? rows : kMost;
     const auto take = [&]<int M>() {
       g.next ? add_columns<W, M, L>(g, ldx, begin, end, totals) : add_columns<W, M, 0>(g, ldx, begin, end, totals);
@@ -193,7 +193,7 @@ inline void finish_block(const LinearCall<S, B>& c, const float* totals, int64_t
   }
 }
 
-// A block of a packed matrix: it has `width` outputs, of which the call computes [begin, end).
+// A block of a packed matrix. It has `width` outputs, of which this call computes [begin, end).
 struct Block {
   int64_t width, begin, end;
 };
@@ -203,7 +203,7 @@ inline Block block_at(const LinearCall<S, B>& c, int64_t n) {
   return {width, c.n_begin > n ? c.n_begin - n : 0, c.n_end - n < width ? c.n_end - n : width};
 }
 
-// Computes rows [m, m + rows) for the block that begins with output n.
+// Computes the outputs of the block that begins with output n, for rows [m, m + rows).
 template <int W, class S, class B>
 inline void packed_block(const LinearCall<S, B>& c, const char* from, int64_t n, int64_t m, int64_t rows) {
   alignas(64) float totals[kTotalRows * kPackOutputs], values[kPackGroup * kPackOutputs];

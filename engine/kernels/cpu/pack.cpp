@@ -15,8 +15,8 @@ float scale_of(float largest) {
   return std::bit_cast<float>((bits + 0xffu) & ~0xffu);
 }
 
-// Calls f(group, number of outputs, first output, first input, number of inputs) for each group of outputs [begin,
-// end).
+// Calls f(group, number of outputs, first output, first input, number of inputs) for each group of inputs of each block
+// in outputs [begin, end).
 template <class S, class F>
 void over_groups(S* w, int64_t k, int64_t n, int64_t begin, int64_t end, const F& f) {
   for (int64_t first = begin; first < end; first += kPackOutputs) {
@@ -30,7 +30,7 @@ void over_groups(S* w, int64_t k, int64_t n, int64_t begin, int64_t end, const F
   }
 }
 
-// Returns the index within a group of the weight for input i and output o.
+// Returns the index within a group of the weight for input i and output o, for a group of `width` outputs.
 int64_t place(const Packed<float>*, int64_t width, int64_t i, int64_t o) { return i * width + o; }
 int64_t place(const void*, int64_t width, int64_t i, int64_t o) { return (i / 2 * width + o) * 2 + i % 2; }
 

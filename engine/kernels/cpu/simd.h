@@ -32,7 +32,7 @@ inline F<W> load(const float* p) {
 }
 template <int W>
 inline F<W> load(const Bf16* p) {
-#if defined(__AVX2__)  // the compiler would convert the 8 integers in two halves
+#if defined(__AVX2__)  // otherwise the compiler converts the 8 integers in two halves
   if constexpr (W == 8)
     return (F<W>)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16);
 #endif
@@ -51,7 +51,7 @@ inline float widen_one(Bf16 x) {
   __builtin_memcpy(&f, &bits, sizeof f);
   return f;
 }
-// Loads the first n < W elements, with zeros beyond.
+// Loads n < W elements; the remaining lanes are zero.
 template <int W, class T>
 inline F<W> load_part(const T* p, int64_t n) {
   float lanes[W] = {};
@@ -77,7 +77,7 @@ inline F<16> fma(F<16> a, F<16> b, F<16> c) { return _mm512_fmadd_ps(a, b, c); }
 
 template <int W>
 inline F<W> broadcast(float x) {
-  return x - F<W>{};  // with + the compiler could not drop the operation, because −0 + 0 is +0
+  return x - F<W>{};  // not +, because −0 + 0 is +0, so the compiler could not remove the operation
 }
 #if SPECDEC_LANES >= 8
 inline F<4> fold(F<8> v) {
@@ -91,7 +91,7 @@ inline F<8> fold(F<16> v) {
 }
 #endif
 
-// Returns the sums over the lanes of four vectors, each with the same tree of additions.
+// Returns, for each of four vectors, the sum over its lanes. All four are added in the same order.
 inline F<4> sum4(F<4> a, F<4> b, F<4> c, F<4> d) {
   const F<4> ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
   const F<4> cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
@@ -115,7 +115,7 @@ inline float sum(F<W> v) {
   return sum4(v, F<W>{}, F<W>{}, F<W>{})[0];
 }
 
-// Rounds to the nearest integer, halves to even, for |x| < 2^31.
+// Rounds to the nearest integer, with ties to even, for |x| < 2^31.
 template <int W>
 inline typename Simd<W>::I round(F<W> x) {
 #if defined(__SSE2__)
@@ -132,8 +132,8 @@ inline typename Simd<W>::I round(F<W> x) {
   return out;
 }
 
-// Keeps the last n lanes of v and sets the others to zero. If v holds the last W elements of a row, these are the n
-// elements that are not counted yet.
+// Keeps the last n lanes of v and sets the others to zero. If v holds the last W elements of a row, the kept lanes are
+// the n elements that are not counted yet.
 template <int W>
 inline F<W> keep_last(F<W> v, int64_t n) {
   typename Simd<W>::I lane;
@@ -141,8 +141,8 @@ inline F<W> keep_last(F<W> v, int64_t n) {
   return (F<W>)((typename Simd<W>::I)v & (lane >= static_cast<int32_t>(W - n)));
 }
 
-// Returns e^x with relative error 2e-7 for |x| < 87; beyond about ±88, x is clamped (Cephes expf: ln 2 in two parts,
-// polynomial of degree 5).
+// Returns e^x with relative error 2e-7 for |x| < 87; beyond about ±88, x is clamped (as Cephes expf: ln 2 in two parts,
+// a polynomial of degree 5).
 template <int W>
 inline F<W> exp(F<W> x) {
   x = x > 88.37f ? broadcast<W>(88.37f) : x;

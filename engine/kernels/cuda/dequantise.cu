@@ -1,14 +1,14 @@
-// Dequantises matrices that are quantised by group (kernels/quantised_matrix.h) to 16-bit numbers, for products of many
-// rows, which other libraries multiply faster.
+// Dequantises matrices that are quantised by group (kernels/quantised_matrix.h) to 16-bit numbers. Products of many
+// rows use this, because LibTorch multiplies 16-bit matrices faster than our kernels.
 #include "engine/kernels/cuda/quantised_weights.h"
 
 namespace specdec::kernels::cuda {
 
 namespace {
 
-constexpr int kWarps = 8;  // a unit each
+constexpr int kWarps = 8;  // warps per block; each handles one unit
 
-// Returns two numbers times a scale, each rounded once.
+// Multiplies the two 16-bit numbers in `pair` by a scale and rounds each product once.
 template <class T>
 __device__ uint32_t scaled_pair(uint32_t pair, float scale) {
   const auto scaled = [scale](uint32_t number) {

@@ -1,4 +1,4 @@
-// What the kernels of this folder share: conversion of numbers, loads of eight 16-bit numbers at once, and launches.
+// Functions that the CUDA kernels share: conversion of numbers, loads of eight 16-bit numbers at once, and launches.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -30,7 +30,7 @@ inline __device__ __half narrow(float x) {
   return __float2half(x);
 }
 
-// Returns silu(gate) · up, rounded after each of the two.
+// Returns silu(gate) · up, rounded after silu and after the product.
 template <class T>
 inline __device__ T silu_times(T gate, T up) {
   const float g = widen(gate);
@@ -50,14 +50,14 @@ inline __device__ __half number_of_bits(unsigned short x) {
   return __ushort_as_half(x);
 }
 
-// Eight neighbouring numbers of 16 bits, two in each register.
+// Eight consecutive 16-bit numbers, two in each register.
 struct Eight {
   uint32_t pairs[4] = {};
   __device__ uint32_t operator[](int i) const { return pairs[i / 2] >> (i % 2 * 16) & 0xffffu; }
 };
 
-// Loads the numbers [at, at + 8) of a row of n; those beyond n are zero. With kVectors, n is a multiple of 8 and the
-// row is aligned to 16 bytes.
+// Loads the numbers [at, at + 8) of a row of n numbers; those beyond n are zero. With kVectors, n is a multiple of 8
+// and the row is aligned to 16 bytes.
 template <bool kVectors>
 __device__ Eight load(const uint16_t* row, int64_t at, int64_t n) {
   Eight out;
@@ -73,7 +73,7 @@ __device__ Eight load(const uint16_t* row, int64_t at, int64_t n) {
 }
 
 // Launches a kernel with `shared` bytes of shared_memory() and returns the error code. It calls the runtime's function
-// instead of using CUDA's own syntax for launches, so that a C++ compiler reads the kernels too, for tests without a
+// instead of using the <<<>>> syntax, so that a plain C++ compiler can also compile the kernels, for tests without a
 // GPU.
 template <class... Parameters, class... Arguments>
 int launch(Stream stream, dim3 blocks, unsigned threads, size_t shared, void (*kernel)(Parameters...),
@@ -86,7 +86,7 @@ int launch(Stream stream, dim3 blocks, unsigned threads, size_t shared, void (*k
   return static_cast<int>(cudaLaunchKernelEx(&config, kernel, arguments...));
 }
 
-// Returns f(T{}) for the element type T of `dtype`, if it has 16 bits.
+// Returns f(T{}) for the 16-bit element type T of `dtype`, or an error code for another dtype.
 template <class F>
 int with_16_bits(CudaDtype dtype, const F& f) {
   if (dtype == CudaDtype::kBFloat16) return f(__nv_bfloat16{});

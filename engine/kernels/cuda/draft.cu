@@ -1,5 +1,5 @@
-// Draws the tokens of one level of drafts, a block of threads for each row of logits, with the random numbers that the
-// host's steps would use.
+// Draws the draft tokens of one level (one depth of a chain or tree) for all sequences, with one block of threads per
+// row of logits. The random numbers are the same as on the host's path.
 #include <ptx.h>
 
 #include "base/philox.h"
@@ -12,27 +12,27 @@ namespace {
 
 struct DraftMemory {
   SampleMemory sample;
-  float taken[kMaxVerifyNodes];  // the probabilities of the children that are drawn already
+  float taken[kMaxVerifyNodes];  // probabilities of the children that were drawn already
 };
 
 __device__ bool is_drafted(const DraftPass& pass, int32_t node) { return node < 0 || pass.nodes[node].token >= 0; }
 
-// Writes a child's token. Called by one thread.
+// Writes the token of a child node. Only one thread calls this.
 __device__ void put(const DraftPass& pass, const DraftRow& row, int32_t child, int32_t token, float confidence) {
   const int32_t node = row.first_child + child;
   pass.nodes[node].token = pass.tokens[node] = token;
   pass.confidences[node] = confidence;
-  const int32_t id = token < 0 ? 0 : token;  // later kernels read rows of tables by it
+  const int32_t id = token < 0 ? 0 : token;  // an index into tables for later kernels, so never negative
   if (row.target_ids) row.target_ids[child] = id;
   if (row.next_ids) row.next_ids[child] = id;
 }
 
-// Draws the children of a greedy tree's node: it takes the likeliest tokens out of the row, which nobody reads
-// afterwards. Returns how many it wrote.
+// Drafts the children of one node of a greedy tree: the likeliest tokens of the row, each of which is then set to -inf
+// in the row. Nothing reads the row afterwards. Returns the number of children written.
 __device__ int32_t take_likeliest(const DraftPass& pass, const DraftRow& row, Team& team, DraftMemory& memory,
                                   float* values) {
   for (int32_t child = 0; child < row.width; ++child) {
-    const int32_t token = likeliest(team, memory.sample, values, pass.vocab);
+    const int32_t token = likeliest(team, memory.sample, values, pass.vocab).token;
     if (token < 0 && child > 0) return child;
     team.once([&] {
       put(pass, row, child, token, 0);
@@ -43,8 +43,8 @@ __device__ int32_t take_likeliest(const DraftPass& pass, const DraftRow& row, Te
   return row.width;
 }
 
-// Returns how many tokens the sequence has drawn in this round, in the host's order: all of earlier levels, and those
-// of earlier rows of this one.
+// Returns how many tokens the sequence has drawn in this round before `row`: all of earlier levels, and those of
+// earlier rows of this level. The host draws in the same order.
 __device__ uint64_t drawn_before(const DraftPass& pass, const DraftRow& row) {
   uint64_t count = 0;
   for (int32_t node = row.root; node < row.level_begin; ++node) count += pass.nodes[node].token >= 0 ? 1 : 0;
@@ -56,15 +56,15 @@ __device__ uint64_t drawn_before(const DraftPass& pass, const DraftRow& row) {
   return count;
 }
 
-// Draws from the distribution in the row. Each child is drawn after the ones before it were taken out; in the end they
-// are put back, because verification reads the row. Returns how many it wrote.
+// Draws the children of a node from the distribution in the row. A drawn token's probability is set to 0 before the
+// next draw; at the end all are restored, because verification reads the row. Returns the number of children written.
 __device__ int32_t draw_children(const DraftPass& pass, const DraftRow& row, Team& team, DraftMemory& memory,
                                  float* values) {
   const int32_t most = row.width > 1 ? min(row.width, pass.choices[blockIdx.x]) : 1;
   const uint64_t cursor = row.likeliest != 0 ? 0 : row.cursor + drawn_before(pass, row);
   for (int32_t child = 0; child < most; ++child) {
     const int32_t token = row.likeliest != 0
-                              ? likeliest(team, memory.sample, values, pass.vocab)
+                              ? likeliest(team, memory.sample, values, pass.vocab).token
                               : team.find(pass.vocab, values,
                                           philox_uniform(row.seed, static_cast<uint64_t>(rules::Purpose::kDraft),
                                                          cursor + static_cast<uint64_t>(child)));
@@ -83,10 +83,11 @@ __device__ int32_t draw_children(const DraftPass& pass, const DraftRow& row, Tea
   return most;
 }
 
-// Decides whether the sequence has a part in the next pass. Called by one thread of its first row.
+// Decides whether the sequence takes part in the next draft pass. Only one thread of the sequence's first row calls
+// this.
 __device__ void go_on(const DraftPass& pass, const DraftRow& row, bool drawn) {
   if (!row.next) return;
-  const int32_t count = row.first_child + 1 - row.root;  // drafted tokens, if it is a chain
+  const int32_t count = row.first_child + 1 - row.root;  // the number of drafted tokens, if the draft is a chain
   const auto confidence = [&](int i) { return static_cast<double>(pass.confidences[row.root + i]); };
   if (drawn && row.acceptance && rules::stops(row.stop, *row.acceptance, count, confidence, *row.drafting))
     *row.going = 0;
@@ -107,18 +108,19 @@ __global__ void __launch_bounds__(kMaxSweepThreads, 1) draft_rows(DraftPass pass
       written = take_likeliest(pass, row, team, memory, values);
     } else {
       const bool sampled = pass.sampled && !greedy;
-      const int32_t best = sampled ? pass.sampled[blockIdx.x] : likeliest(team, memory.sample, values, pass.vocab);
-      if (best >= 0 && !greedy) {
-        if (!sampled) distribute(team, memory.sample, row.options, values, pass.vocab, values[best]);
+      const Likeliest best =
+          sampled ? Likeliest{pass.sampled[blockIdx.x], 0} : likeliest(team, memory.sample, values, pass.vocab);
+      if (best.token >= 0 && !greedy) {
+        if (!sampled) distribute(team, memory.sample, row.options, values, pass.vocab, best);
         written = draw_children(pass, row, team, memory, values);
       } else {
-        const float confidence = best >= 0 ? confidence_of(team, values, pass.vocab, values[best]) : 0.0f;
-        if (threadIdx.x == 0) put(pass, row, 0, best, confidence);
+        const float confidence = best.token >= 0 ? confidence_of(team, values, pass.vocab, values[best.token]) : 0.0f;
+        if (threadIdx.x == 0) put(pass, row, 0, best.token, confidence);
         written = 1;
       }
     }
   }
-  team.sync();  // all have read what is written now
+  team.sync();  // all threads have read the nodes that are overwritten below
   if (threadIdx.x != 0) return;
   for (int32_t child = written; child < row.width; ++child) put(pass, row, child, kAbsentNode, 0);
   if (going && row.rows_before == 0) go_on(pass, row, written > 0);

@@ -1,6 +1,6 @@
-// Declares what the parts of libspecdec_cuda.so share: the functions that launch kernels on a given stream, and the one
-// exported function. Free of ATen, so that nvcc compiles it in seconds. Streams are cudaStream_t; results are
-// cudaError_t.
+// Declares the functions that launch the kernels of libspecdec_cuda.so on a given stream, and the library's one
+// exported function. This header does not include ATen, so nvcc compiles it in seconds. Streams are cudaStream_t;
+// results are cudaError_t.
 #pragma once
 
 #include "engine/kernels/cuda.h"
@@ -21,18 +21,22 @@ int launch_rope(CudaDtype dtype, const void* x, const float* cos, const float* s
                 int64_t d, void* out, Stream stream);
 int launch_gather_rows(CudaDtype dtype, const void* table, const int32_t* ids, int64_t rows, int64_t n, void* out,
                        Stream stream);
-// Products with 16-bit weights and with quantised ones.
+// Products with 16-bit weights and with quantised weights.
 int launch_rows_linear(CudaDtype dtype, const RowsProduct& product, Stream stream);
 int launch_rows_linear_quantised(CudaDtype dtype, const RowsProduct& product, Stream stream);
 inline int launch_rows_product(CudaDtype dtype, const RowsProduct& product, Stream stream) {
   return product.packing == Packing::kPlain ? launch_rows_linear(dtype, product, stream)
                                             : launch_rows_linear_quantised(dtype, product, stream);
 }
+// See CudaLibrary::wide_product; `workspace` has `bytes`.
+int launch_wide_product(CudaDtype dtype, int32_t device, const RowsProduct& product, void* workspace, int64_t bytes,
+                        Stream stream);
 int launch_dequantise(CudaDtype dtype, const DequantisedMatrix& matrix, Stream stream);
 int launch_prepare_heads(CudaDtype dtype, const PagedPass& pass, const PagedHeads& heads, Stream stream);
 int launch_paged_attention(CudaDtype dtype, const PagedPass& pass, const PagedLayer& layer, Stream stream);
 int launch_move_slots(const SlotMoves& moves, Stream stream);
-// A block of `threads` threads, a multiple of 32, for each task or row. The outcomes do not depend on their number.
+// The next three functions launch one block per task or row, with `threads` threads, a multiple of 32. The results do
+// not depend on `threads`.
 int launch_sample(const SamplePass& pass, unsigned threads, Stream stream);
 int launch_draft(const DraftPass& pass, unsigned threads, Stream stream);
 int launch_verify(const VerifyPass& pass, unsigned threads, Stream stream);

@@ -22,19 +22,22 @@ int32_t device_count() {
   return code == cudaSuccess ? count : 0;
 }
 
-// The message of the last exception in this thread.
+// Returns the message of the last exception in this thread.
 std::string& exception_text() {
   thread_local std::string text;
   return text;
 }
 
-// Runs f(stream) with `device` as the current device and returns its code. If LibTorch throws, returns CUDA's own code
-// where the exception has one, else kCudaException.
+// Runs f(stream) with `device` as the current device and returns its code. If LibTorch throws, returns the exception's
+// CUDA error code if it has one, else kCudaException. Clears the thread's last error if it returns an error; otherwise
+// LibTorch would report the same error for its next kernel.
 template <class F>
 int32_t on_device(int32_t device, const F& f) {
   try {
     const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
-    return f(c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream());
+    const int32_t code = f(c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream());
+    if (code != 0) cudaGetLastError();
+    return code;
   } catch (const c10::AcceleratorError& e) {
     return e.get_error_code();
   } catch (const c10::OutOfMemoryError&) {
@@ -112,6 +115,12 @@ int32_t rows_product(CudaDtype dtype, int32_t device, const RowsProduct* product
   return on_device(device, [&](cudaStream_t stream) { return cuda::launch_rows_product(dtype, *product, stream); });
 }
 
+int32_t wide_product(CudaDtype dtype, int32_t device, const RowsProduct* product, void* workspace) {
+  return on_device(device, [&](cudaStream_t stream) {
+    return cuda::launch_wide_product(dtype, device, *product, workspace, kWideProductBytes, stream);
+  });
+}
+
 int32_t dequantise(CudaDtype dtype, int32_t device, const DequantisedMatrix* matrix) {
   return on_device(device, [&](cudaStream_t stream) { return cuda::launch_dequantise(dtype, *matrix, stream); });
 }
@@ -137,20 +146,14 @@ void end_side_stream() {
   outer_stream().reset();
 }
 
-// Returns the code of a capture that failed. The runtime keeps the last error of a thread, which LibTorch would take
-// for that of its next kernel.
-int32_t capture_failed(cudaError_t code) {
-  cudaGetLastError();
-  return static_cast<int32_t>(code);
-}
-
 // The default stream cannot be captured, so a stream of LibTorch's pool is current during a capture.
 int32_t begin_capture(int32_t device) {
   return on_device(device, [&](cudaStream_t) {
+    if (outer_stream()) return static_cast<int32_t>(cudaErrorIllegalState);
     const auto index = static_cast<c10::DeviceIndex>(device);
     const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool(false, index);
     const cudaError_t code = cudaStreamBeginCapture(side.stream(), cudaStreamCaptureModeThreadLocal);
-    if (code != cudaSuccess) return capture_failed(code);
+    if (code != cudaSuccess) return static_cast<int32_t>(code);
     outer_stream() = c10::cuda::getCurrentCUDAStream(index);
     c10::cuda::setCurrentCUDAStream(side);
     return 0;
@@ -166,7 +169,7 @@ int32_t end_capture(int32_t device, void** graph) {
     if (code == cudaSuccess) code = cudaGraphInstantiate(&made, captured, 0);
     if (captured) cudaGraphDestroy(captured);
     *graph = made;
-    return code == cudaSuccess ? 0 : capture_failed(code);
+    return static_cast<int32_t>(code);
   });
   end_side_stream();
   return ended;
@@ -214,6 +217,7 @@ extern "C" __attribute__((visibility("default"))) const specdec::kernels::CudaLi
                                       .gather_rows = gather_rows,
                                       .copy = copy,
                                       .rows_product = rows_product,
+                                      .wide_product = wide_product,
                                       .dequantise = dequantise,
                                       .prepare_heads = prepare_heads,
                                       .paged_attention = paged_attention,

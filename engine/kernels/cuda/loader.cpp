@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the folder of the LibTorch that this process uses, because its CUDA half must be of the same build.
+// Returns the folder of the LibTorch that this process has loaded, because the CUDA half must be of the same build.
 fs::path torch_folder() {
   fs::path found;
   dl_iterate_phdr(
@@ -52,8 +52,8 @@ const CudaLibrary* load() {
     const fs::path file = folder / "libspecdec_cuda.so";
     if (!fs::exists(file, ignored)) continue;
     open_library(torch, RTLD_GLOBAL);  // registers ATen's CUDA back end
-    // ATen prefers cuDNN's attention on sm_90, which makes a plan for every new key length (about 22 ms each) and gave
-    // NaN gradients under masks (PyTorch #196678) and wrong results on sm_100 (#193893).
+    // ATen prefers cuDNN's attention on sm_90, which builds a plan for every new key length (about 22 ms each), and
+    // which gave NaN gradients under masks (PyTorch #196678) and wrong results on sm_100 (#193893).
     at::globalContext().setSDPUseCuDNN(false);
     auto* symbol = dlsym(open_library(file, RTLD_LOCAL), kCudaLibrarySymbol);
     if (!symbol) fail(file.string() + " does not export " + kCudaLibrarySymbol);

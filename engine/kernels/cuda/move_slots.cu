@@ -1,4 +1,5 @@
-// Moves the keys and values of tokens to other slots of their sequence, to close the gaps that rejected nodes leave.
+// Moves the keys and values of accepted tokens to other slots of their sequence, to close the gaps left by rejected
+// nodes.
 #include "engine/kernels/cuda/device.h"
 
 namespace specdec::kernels::cuda {
@@ -7,8 +8,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A thread moves its number of every token, one token after the other, because a slot may be written that an earlier
-// token was read from.
+// Each thread moves one number of every token, token by token in order, because a token may be written to the slot that
+// an earlier token was read from.
 __global__ void __launch_bounds__(kThreads) move_numbers(SlotMoves moves) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= static_cast<int64_t>(moves.planes) * moves.d) return;

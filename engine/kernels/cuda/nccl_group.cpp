@@ -1,4 +1,5 @@
-// Makes the process group of several GPUs. A build without NCCL's header (SPECDEC_NCCL undefined) says so.
+// Creates the NCCL process group of several GPUs. In a build without NCCL's header (SPECDEC_NCCL undefined), the
+// function reports that.
 #include <cstdio>
 
 #include "engine/kernels/cuda/launch.h"

@@ -1,9 +1,9 @@
-// Attention of a pass's rows over keys that lie in blocks. Each block of threads takes up to 16 queries of one sequence
-// and kv head and one stretch ("split") of the sequence's keys; a second kernel puts the splits together. Products are
-// the tensor cores', and everything else is in fp32.
+// Attention of the rows of a pass over keys in the paged KV cache. Each block of threads handles up to 16 queries of
+// one sequence and kv head, and one range ("split") of the sequence's keys; a second kernel merges the splits. Matrix
+// products run on the tensor cores; everything else is fp32.
 //
-// Where a split begins, and which warp reads which keys, depends on the keys' slots alone, and keys that a query does
-// not see change nothing. So a row's bits do not depend on the other rows of the pass.
+// Where a split begins and which warp reads which keys depend on the keys' slots alone, and masked keys do not change
+// the result. So a row's result does not depend, bit for bit, on the other rows of the pass.
 #include <ptx.h>
 
 #include <cmath>
@@ -18,11 +18,11 @@ namespace specdec::kernels::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kKeys = 16;  // that a warp reads at a time
+constexpr int kKeys = 16;  // keys that a warp reads at a time
 constexpr unsigned kAll = 0xffffffffu;
-constexpr int kThreads = 256;  // of the kernel that writes keys and values
+constexpr int kThreads = 256;  // threads per block of the kernel that writes keys and values
 
-// Copies the rows' keys and values to their slots, a number per thread.
+// Copies the rows' keys and values to their cache slots. Each thread copies one number.
 __global__ void __launch_bounds__(kThreads)
     write_slots(PagedPass pass, int64_t layer, const uint16_t* __restrict__ k, const uint16_t* __restrict__ v) {
   const int64_t width = static_cast<int64_t>(pass.kv_heads) * pass.d, count = pass.num_rows * width;
@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(kThreads)
       (side == 0 ? k : v)[i % count];
 }
 
-// The keys that one query sees: those below `older` from slot `first` on, and of the 64 from `older` on those whose
-// bits are set.
+// The keys visible to one query: of the 64 slots that end at `last`, those whose bit is set in `tail` (bit i stands for
+// slot last - i), and of the older slots all from `first` on.
 struct Seen {
   uint64_t tail = 0;
   int last = -1;  // the query's own slot
@@ -51,15 +51,15 @@ __device__ Seen seen_by(const PagedRow& row, int window) {
   Seen seen;
   seen.tail = row.tail, seen.last = row.slot;
   if (window <= 0) return seen;
-  int count = 0;  // of the visible keys in the tail, from the last one back
+  int count = 0;  // number of visible keys in the tail so far, counted backwards from the query's own slot
   for (int back = 0; back < 64; ++back)
     if ((seen.tail >> back & 1) != 0 && ++count > window) seen.tail &= ~(uint64_t{1} << back);
   seen.first = max(0, row.slot - 63 - max(0, window - count));
   return seen;
 }
 
-// Returns where a split's results begin: kPagedQueries rows of d sums, and then the largest score and the sum of the
-// weights of each.
+// Returns the address of a split's results: kPagedQueries rows of d weighted sums of values, then for each query its
+// largest score and the sum of its weights.
 __device__ float* part_of(const PagedPass& pass, const PagedTile& tile, int64_t kv_head, int64_t split) {
   return pass.parts + ((tile.part + split) * pass.kv_heads + kv_head) * kPagedQueries * (pass.d + 2);
 }
@@ -72,7 +72,7 @@ __device__ float quad_sum(float x) {
   x += __shfl_xor_sync(kAll, x, 1);
   return x + __shfl_xor_sync(kAll, x, 2);
 }
-// Returns exp(x - most), and 0 for a key that is not seen.
+// Returns exp(x - most), or 0 for a masked key (x = -inf).
 __device__ float weight_of(float x, float most) { return x == -INFINITY ? 0.0f : expf(x - most); }
 
 template <class T>
@@ -80,20 +80,21 @@ __device__ uint32_t pair_of(float low, float high) {
   return bits(narrow<T>(low)) | bits(narrow<T>(high)) << 16;
 }
 
-// What a warp knows of its 16 queries; a lane holds two of them, lane / 4 and lane / 4 + 8. With chunks of 64 numbers
-// of a head, tile i of chunk c has the numbers 64c + 8n + i for n = 0 … 7 (as the loads of eight neighbours give them).
+// The running softmax state of a warp's 16 queries; each lane holds two of them, lane / 4 and lane / 4 + 8. The head is
+// divided into chunks of 64 numbers: tile i of chunk c has the numbers 64c + 8n + i for n = 0 … 7, because each lane
+// loads eight consecutive numbers.
 template <int kChunks>
 struct Sums {
   float values[kChunks][8][4] = {};
   float most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
 };
 
-// A lane's share of its two queries. Those of wide heads do not fit into registers and are read again for every key.
+// A lane's share of its two queries. Queries of wide heads do not fit into registers and are read again for every key.
 template <int kChunks>
 struct Queries {
   static constexpr bool kKept = kChunks <= 2;
   const uint16_t* rows[2];
-  int d[2] = {0, 0};  // 0: the query is absent
+  int d[2] = {0, 0};  // 0 means that the query is absent
   Eight kept[2][kKept ? 2 * kChunks : 1];
   __device__ void keep() {
     if constexpr (kKept) {
@@ -114,7 +115,7 @@ struct Queries {
   }
 };
 
-// Adds the 16 keys from `slot` on. `keys` and `values` are the rows of their block.
+// Adds the 16 keys from `slot` on to the running sums. `keys` and `values` point to the cache block with these slots.
 template <class T, int kChunks>
 __device__ void add_keys(Sums<kChunks>& sums, const Queries<kChunks>& queries, const Seen (&seen)[2],
                          const PagedLayer& layer, const uint16_t* keys, const uint16_t* values, int slot, int slots,
@@ -166,7 +167,7 @@ __device__ void add_keys(Sums<kChunks>& sums, const Queries<kChunks>& queries, c
                                pair_of<T>(scores[1][0], scores[1][1]), pair_of<T>(scores[1][2], scores[1][3])};
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
-    Eight v[4];  // of the keys that this lane's part of the operand is about
+    Eight v[4];  // values of the four keys that this lane's part of the operand covers
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int key = 2 * member + i % 2 + i / 2 * 8;
@@ -181,7 +182,7 @@ __device__ void add_keys(Sums<kChunks>& sums, const Queries<kChunks>& queries, c
   }
 }
 
-// What the warps of a block tell each other: the largest score and the sum of weights of each query, and the sums of
+// Shared memory through which the warps of a block exchange each query's largest score, sum of weights and sums of
 // values.
 template <int kChunks>
 struct SplitMemory {
@@ -189,7 +190,7 @@ struct SplitMemory {
   float merged[kPagedQueries][kChunks * 64];
 };
 
-// One block per split, kv head and tile.
+// Computes attention over one split of the keys. There is one block per split, kv head and tile.
 template <class T, int kChunks>
 __global__ void __launch_bounds__(kWarps * 32, 1) attend_split(PagedPass pass, PagedLayer layer) {
   if (pass.live && *pass.live == 0) return;
@@ -211,7 +212,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_split(PagedPass pass, P
     queries.d[h] = there ? pass.d : 0;
   }
   queries.keep();
-  // Keys before the first row's window need not be read.
+  // Keys before the window of the first row are skipped.
   const PagedRow& first = pass.rows[tile.row + tile.first / times];
   int from = begin;
   if (layer.window > 0) from = max(begin, (first.slot - 63 - layer.window) / kKeys * kKeys);
@@ -227,7 +228,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_split(PagedPass pass, P
     if (member == 0) most[warp][group + 8 * h] = sums.most[h], totals[warp][group + 8 * h] = total;
   }
   __syncthreads();
-  // The warps add their sums one after the other, so that the result does not depend on which is done first.
+  // The warps add their sums in a fixed order, so that the result does not depend on which warp finishes first.
   for (int w = 0; w < kWarps; ++w) {
     if (w == warp) {
       for (int h = 0; h < 2; ++h) {
@@ -260,7 +261,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_split(PagedPass pass, P
   }
 }
 
-// One block per query, kv head and tile.
+// Merges the splits of each query. There is one block per query, kv head and tile.
 template <class T>
 __global__ void __launch_bounds__(kWarps * 32) merge_splits(PagedPass pass, T* __restrict__ out) {
   const PagedTile tile = pass.tiles[blockIdx.z];

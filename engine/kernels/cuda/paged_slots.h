@@ -1,4 +1,4 @@
-// Where the keys and values of a paged pass lie.
+// Computes the addresses of keys and values in the paged KV cache.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace specdec::kernels::cuda {
 
-// Returns where the rows [kPagedSlots, d] of a layer's keys (side 0) or values (side 1) of a kv head begin.
+// Returns the address of the rows [kPagedSlots, d] of one block with a layer's keys (side 0) or values (side 1) of a kv
+// head.
 inline __device__ uint16_t* side_of(const PagedPass& pass, int64_t layer, int64_t side, int64_t kv_head, int64_t table,
                                     int64_t block) {
   return reinterpret_cast<uint16_t*>(pass.blocks[table + block]) +

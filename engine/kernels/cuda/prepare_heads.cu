@@ -1,6 +1,6 @@
-// Takes a layer's projected heads to attention in one launch, a warp for each head of a row: norms of queries and keys,
-// rotation, and the writing of keys and values to their slots. The results have the bits of rms_norm and rope
-// (rows.cu).
+// Prepares the projected queries, keys and values of one layer for attention in one launch: norms of queries and keys,
+// rotary embedding, and the writing of keys and values to their cache slots. Each warp handles one head of one row. The
+// results equal those of the kernels rms_norm and rope (rows.cu) bit for bit.
 #include <ptx.h>
 
 #include "engine/kernels/cuda/device.h"
@@ -13,14 +13,14 @@ namespace {
 
 constexpr int kWarps = 4;
 
-// The numbers of one head, after its norm if it has one. All lanes of a warp make it together.
+// The numbers of one head, normalised if `weight` is given. All lanes of a warp construct it together.
 template <class T>
 class Head {
  public:
   __device__ Head(const T* in, const T* weight, float eps, int d) : in_(in), weight_(weight) {
     if (!weight) return;
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    float total = 0;  // added in the order of rms_norm
+    float total = 0;  // summed in the same order as in rms_norm
     for (int at = 0; at < d; at += 32) {
       const float x = at + lane < d ? widen(in[at + lane]) : 0.0f;
       float squares = x * x;

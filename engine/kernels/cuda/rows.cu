@@ -1,5 +1,5 @@
 // CUDA kernels for rms_norm, silu_mul, rope and gather_rows. Memory holds fp32, bf16 or fp16, and arithmetic is fp32.
-// Results are rounded at the same steps as in the reference (ops_ref.cpp).
+// Results are rounded at the same points as in the reference implementation (ops_ref.cpp).
 #include "engine/kernels/cuda/device.h"
 #include "engine/kernels/cuda/launch.h"
 
@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Returns the sum of x over a block of kThreads threads, to every thread. The order of additions does not depend on the
-// grid.
+// Returns the sum of x over a block of kThreads threads, to every thread. The order of the additions does not depend on
+// the grid size.
 __device__ float block_sum(float x) {
   __shared__ float warps[kThreads / 32];
   for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);

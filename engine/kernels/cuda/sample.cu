@@ -1,4 +1,4 @@
-// Turns rows of logits into the distributions that tokens are drawn from, a block of threads for each row.
+// Turns rows of logits into the distributions that tokens are drawn from, with one block of threads per row.
 #include <ptx.h>
 
 #include "engine/kernels/cuda/distribution.h"
@@ -15,14 +15,14 @@ __global__ void __launch_bounds__(kMaxSweepThreads, 1) sample_rows(SamplePass pa
   const SampleRow options = pass.rows[blockIdx.x];
   if (options.left_alone != 0) return;
   float* row = pass.logits + static_cast<int64_t>(blockIdx.x) * pass.vocab;
-  const int32_t token = likeliest(team, memory, row, pass.vocab);
-  const bool draws = token >= 0 && options.temperature != 0;
-  if (draws) distribute(team, memory, options, row, pass.vocab, row[token]);
+  const Likeliest best = likeliest(team, memory, row, pass.vocab);
+  const bool draws = best.token >= 0 && options.temperature != 0;
+  if (draws) distribute(team, memory, options, row, pass.vocab, best);
   double likely = 1;
-  if (pass.choices && draws)  // scaled, since sums stay below 4
+  if (pass.choices && draws)  // scaled, because team.sum() needs sums below 4
     likely = team.sum(pass.vocab, [&](int i) { return row[i] >= rules::kLeastDrawn ? 0x1p-20 : 0.0; }) * 0x1p20;
   if (threadIdx.x != 0) return;
-  pass.tokens[blockIdx.x] = token;
+  pass.tokens[blockIdx.x] = best.token;
   if (pass.choices) pass.choices[blockIdx.x] = likely > 1 ? static_cast<int32_t>(likely) : 1;
 }
 

@@ -1,5 +1,5 @@
-// Verifies the drafted tokens of several sequences on the device, a block for each, with the random numbers that the
-// host's steps would use.
+// Verifies the drafted tokens of several sequences on the device, with one block per sequence. The random numbers are
+// the same as on the host's path.
 #include <ptx.h>
 
 #include <cmath>
@@ -12,8 +12,8 @@ namespace specdec::kernels::cuda {
 
 namespace {
 
-// Draws from Philox as decode/randomness.h does: a stream and a cursor for each purpose, and one stream for each
-// position. Every thread computes the same numbers.
+// Draws random numbers from Philox as decode/sampling/randomness.h does: one stream with a cursor per purpose, and one
+// stream per position. Every thread computes the same numbers.
 class SeededChoices {
  public:
   __device__ SeededChoices(const VerifyTask& task)
@@ -27,7 +27,7 @@ class SeededChoices {
   __device__ int32_t draw(Team& team, rules::Purpose purpose, int n, const float* weights) {
     return team.find(n, weights, uniform(purpose));
   }
-  // Returns the arg min of E / w with exponential noise E of (position, id).
+  // Returns the id x with the smallest E / weights[x], where E is exponential noise that depends on (position, x).
   template <class Team>
   __device__ int32_t draw_at(Team& team, int64_t position, int n, const float* weights) {
     const uint64_t stream = kFirstPosition + static_cast<uint64_t>(position);
@@ -41,7 +41,7 @@ class SeededChoices {
   }
 
  private:
-  static constexpr uint64_t kFirstPosition = 4;  // after the streams of the purposes
+  static constexpr uint64_t kFirstPosition = 4;  // the streams before it belong to the purposes
   __device__ double uniform(rules::Purpose purpose) {
     const bool accepts = purpose == rules::Purpose::kAccept, draws = purpose == rules::Purpose::kResidual;
     const uint64_t index = accepts ? accept_ : draws ? residual_ : target_;
@@ -53,7 +53,7 @@ class SeededChoices {
 
 struct NoChoices {};
 
-// Scores a node, a block for each.
+// Computes the overlap and the acceptance probability of each drafted node, with one block per node.
 __global__ void __launch_bounds__(kMaxVerifyThreads) score_nodes(VerifyPass pass) {
   __shared__ TeamMemory memory;
   const VerifyNode node = pass.nodes[blockIdx.x];
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kMaxVerifyThreads, 1) verify_tasks(VerifyPass 
 int launch_verify(const VerifyPass& pass, unsigned threads, Stream stream) {
   if (pass.num_tasks == 0) return 0;
   if (threads == 0 || threads % 32 != 0 || threads > kMaxVerifyThreads) return static_cast<int>(cudaErrorInvalidValue);
-  if (pass.scores && pass.num_nodes > 0) {  // before the rules change the rows
+  if (pass.scores && pass.num_nodes > 0) {  // this comes first, because verification changes the rows of p and q
     const dim3 nodes(static_cast<unsigned>(pass.num_nodes));
     if (const int code = launch(stream, nodes, threads, 0, score_nodes, pass)) return code;
   }

@@ -1,4 +1,4 @@
-// Verification of one sequence's drafted tokens by a block of threads.
+// Verifies one sequence's drafted tokens with a block of threads.
 #pragma once
 
 #include "engine/kernels/cuda/block_team.h"
@@ -7,7 +7,7 @@
 
 namespace specdec::kernels::cuda {
 
-// What a block needs of shared memory for one task.
+// The shared memory that a block needs for one task.
 struct TaskMemory {
   TeamMemory team;
   double numbers[2 * kMaxVerifyNodes + 2];
@@ -15,10 +15,10 @@ struct TaskMemory {
   VerifyNode nodes[kMaxVerifyNodes];
 };
 
-// The Rows (rules/team.h) of one task. Rules change the pass's own rows.
+// The Rows (rules/team.h) of one task. Verification overwrites the rows of the pass itself.
 class TaskRows {
  public:
-  // Copies the task's nodes into the memory. The first `count` of them are drafted or are followed by a drafted one.
+  // Copies the task's nodes to shared memory. count() excludes the absent nodes at the end.
   template <class Choices>
   __device__ TaskRows(const VerifyPass& pass, const VerifyTask& task, BlockTeam<Choices>& team, TaskMemory& memory,
                       float* left)
@@ -28,7 +28,7 @@ class TaskRows {
       if (node.token < 0) node.parent = rules::kAbsent;
       memory.nodes[i] = node;
     });
-    while (count_ > 0 && token(count_ - 1) < 0) --count_;  // so that a chain ends before its absent nodes
+    while (count_ > 0 && token(count_ - 1) < 0) --count_;  // a chain ends before its absent nodes
   }
   __device__ int count() const { return count_; }
   __device__ int vocab() const { return pass_.vocab; }
@@ -74,7 +74,7 @@ __device__ rules::Verdict verify_task(BlockTeam<Choices>& team, TaskRows& rows, 
   return {};
 }
 
-// Verifies task `number` of the pass with `choices`, and writes the outcome but for its cursors.
+// Verifies task `number` of the pass with `choices`, and writes all fields of the outcome except its cursors.
 template <class Choices>
 __device__ void run_task(const VerifyPass& pass, int number, TaskMemory& memory, Choices& choices) {
   const VerifyTask task = pass.tasks[number];

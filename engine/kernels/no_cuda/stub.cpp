@@ -1,4 +1,4 @@
-// Stands in for the CUDA library when specdec is built with SPECDEC_CUDA=OFF.
+// Replaces the CUDA library when specdec is built with SPECDEC_CUDA=OFF.
 #include "base/error.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/variants.h"

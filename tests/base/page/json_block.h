@@ -5,7 +5,7 @@
 
 namespace specdec::testing {
 
-// Returns what an HTML parser sees between <script …> and </script> of the block with this id.
+// Returns the text that an HTML parser finds in the <script …> element with this id.
 inline std::string json_block(const std::string& html, const std::string& id) {
   const std::string open = "<script type=\"application/json\" id=\"" + id + "\">";
   const size_t start = html.find(open);

@@ -66,7 +66,7 @@ TEST(ReportHtml, EscapesText) {
 
 TEST(ReportHtml, ScriptJsonKeepsTheValue) {
   for (const std::string& text : kHostile) {
-    if (text[0] == '\xff') continue;  // JSON cannot hold this value
+    if (text[0] == '\xff') continue;  // not UTF-8, so JSON cannot hold it
     const Json value = {{"k", text}};
     const std::string out = script_json(value);
     for (const char* bad : {"<", ">", "&", "\xE2\x80\xA8", "\xE2\x80\xA9"})
@@ -80,12 +80,12 @@ TEST(ReportHtml, HostileTextNeverBecomesMarkup) {
   for (const std::string& text : kHostile) {
     const std::string html = render_html(page_with(text));
     const std::string small = lower(html);
-    // The elements are the same as with harmless text: none is opened, none is closed.
+    // The page has the same tags as with harmless text: hostile text opens and closes no element.
     for (const char* part : {"<script", "</script", "<style", "</style", "<!--", "-->", "<h1", "</title", "<"})
       EXPECT_EQ(count(small, part), count(lower(calm), part)) << part << " from " << text;
     for (const char* part : {"<img", "<svg", "<a ", "<b>", "<i>", "onerror=alert(3)>"})
       EXPECT_EQ(count(small, part), count(lower(calm), part)) << part;
-    // This checks the part before the JSON blocks, because quotes end nothing inside them.
+    // Checks only the part before the JSON blocks. Inside the blocks, a quote cannot end an attribute.
     const size_t body_end = html.find("<script type=\"application/json\"");
     EXPECT_EQ(html.substr(0, body_end).find("' onmouseover='"), std::string::npos);
     EXPECT_NO_THROW(Json::parse(json_block(html, "charts"))) << text;
@@ -121,7 +121,7 @@ TEST(ReportHtml, ChartsCarryNumbersAndGaps) {
   EXPECT_EQ(html.find("empty"), std::string::npos);
 }
 
-// Everything that a chart draws lies within its frame: points, ends of intervals, the rule and the rule's label.
+// A chart draws only within its frame: points, ends of intervals, the horizontal line (Chart::rule) and its label.
 TEST(ReportHtml, NothingLeavesTheFrameOfItsChart) {
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   const auto frame = [](const Chart& chart) {
@@ -165,7 +165,8 @@ TEST(ReportHtml, NothingLeavesTheFrameOfItsChart) {
   EXPECT_LT(frame(chart)["yMin"].get<double>(), frame(chart)["yMax"].get<double>());
 }
 
-// A word is broken only where it is too long for any screen, as a digest is, and never in a tile that can be wider.
+// Only words too long for any screen, such as digests, may be broken, and words in a tile only if the tile cannot be
+// wider.
 TEST(ReportHtml, WordsStayWhole) {
   Page page = page_with("calm");
   page.tiles = {{"State", "STALE_TARGET", ""}, {"Speed-up", "1.25 ×", ""}};
@@ -236,7 +237,7 @@ TEST(ReportHtml, APageReplacesNothingButItsOwnKind) {
   testing::expect_error(ErrorKind::kIo, {"none/x.html"}, [&] { write_html(page, dir / "none/x.html"); });
 }
 
-// The legend of a chart lists its curves; uPlot would list the x-axis first.
+// The legend of a chart lists only its curves, although uPlot also lists the x axis, first.
 TEST(ReportHtml, LegendsDoNotListTheAxis) {
   EXPECT_NE(std::string(assets::kReportCss).find(".u-legend .u-series:first-child { display: none; }"),
             std::string::npos);
@@ -252,7 +253,7 @@ TEST(ReportMarkdown, HostileTextStaysText) {
   const std::string plain = render_markdown(page_with("x"));
   for (const std::string& text : corpus) {
     const std::string markdown = render_markdown(page_with(text));
-    // The structure is that of a page with harmless text: the same number of lines, cells and tags.
+    // The structure equals that of a page with harmless text: the same number of lines, cells and tags.
     EXPECT_EQ(count(markdown, "\n"), count(plain, "\n")) << text;
     for (const char* mark : {"|", "<details>", "</details>", "<summary>", "**"})
       EXPECT_EQ(count(markdown, mark), count(plain, mark)) << text << " " << mark;

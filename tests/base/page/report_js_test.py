@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# A frame of 231 pixels, as the lowest charts have, and the position that uPlot would give a value in it.
+# Imitates a browser and uPlot: a frame 231 pixels high, like the lowest charts, and the position of a value in it.
 BROWSER = r"""
 const made = [], drawn = [], element = {clientWidth: 500}, size = text => ({width: 6.5 * text.length});
 const ctx = new Proxy({}, {

@@ -51,7 +51,7 @@ TEST(AcceptanceRecord, FoldsLatePositions) {
   r.counts.add_step(12, 12, std::vector<double>(12, 1.0));
   r.counts.add_step(12, 9, std::vector<double>(10, 0.5));
   const AcceptanceRecord back = acceptance_record_from_line(to_line(r), "l");
-  // The 8th entry is the sum over positions 7 to 11 (from 0): 2 + 2 + 2 + 1 + 1.
+  // The 8th entry is the sum over the positions 7 to 11 (counted from 0): 2 + 2 + 2 + 1 + 1.
   EXPECT_EQ(back.counts.reached_at, (std::vector<int64_t>{2, 2, 2, 2, 2, 2, 2, 8}));
   EXPECT_EQ(back.counts.accepted_at, (std::vector<int64_t>{2, 2, 2, 2, 2, 2, 2, 7}));
   EXPECT_EQ(back.counts.accepted, 21);
@@ -111,7 +111,7 @@ TEST(AcceptanceRecord, EveryTemperatureIsReadAsStrtodReadsIt) {
     }
 }
 
-// Reads into the same record again and again; nothing of the previous line may remain.
+// Reads several lines into one record. No value of the previous line may remain.
 TEST(AcceptanceRecord, NothingIsLeftOfTheLineBefore) {
   AcceptanceRecord long_one, short_one, read;
   long_one.segment = std::string(32, 's');
@@ -129,8 +129,8 @@ TEST(AcceptanceRecord, NothingIsLeftOfTheLineBefore) {
   }
 }
 
-// A fast reader reads lines in one pass. A line that it does not accept goes to the slow reader, which produces the
-// error message. An unknown key forces the slow reader.
+// Lines are read by a fast reader. If it does not accept a line, the slow reader parses the line and produces the error
+// message. Both must agree; an unknown key forces the slow reader.
 TEST(AcceptanceRecord, BothReadersAgreeOnDamagedLines) {
   AcceptanceRecord r;
   r.segment = "code";

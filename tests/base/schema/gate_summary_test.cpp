@@ -79,8 +79,8 @@ TEST(GateSummary, PromptsThatDecide) {
   EXPECT_EQ(prompts_to_decide({1.1, {0.9, 1.3}, 1}), 8);
 }
 
-// Paths and reasons may contain anything. The output must be one line with nothing that a shell would run or a terminal
-// would interpret.
+// Paths and reasons may contain any characters. The output must be one line with nothing that a shell would execute or
+// a terminal would interpret.
 TEST(GateSummary, ForeignTextIsHarmless) {
   ValidationReport r = report(Verdict::kNotWorthIt);
   r.reason = "speed-up\n\x1b[2Jof 'x'";

@@ -1,5 +1,6 @@
-"""A Hugging Face hub on 127.0.0.1 that can be read and written. A second port plays the CDN that large files are
-redirected to, and a third one the object store that they are uploaded to. Tests set its faults."""
+"""Imitates a Hugging Face hub on 127.0.0.1 that can be read and written. A second port is the CDN to which downloads of
+large files are redirected. A third port is the object store to which they are uploaded. Tests can set faults, which the
+hub then produces."""
 
 import base64
 import hashlib
@@ -21,7 +22,7 @@ def git_blob_id(data):
 class Repository:
     def __init__(self, commits, refs, gated=False, private=False):
         self.commits, self.refs, self.gated, self.private = commits, refs, gated, private  # commit -> {name: bytes}
-        self.tags, self.log = {}, []  # one (branch, parent, commit, header) for every commit made through the API
+        self.tags, self.log = {}, []  # log: (branch, parent, commit, header) of each commit made through the API
 
     def commit_of(self, revision):
         if revision in self.refs or revision in self.tags:
@@ -43,7 +44,7 @@ class FakeHub:
         """Forgets requests and faults."""
         self.requests = []
         self.status = []  # statuses for the next requests to the hub, each with headers: (503, {})
-        self.extra_names = []  # siblings that are listed in addition to the real ones
+        self.extra_names = []  # names of files that are listed in addition to the real ones
         self.info = None  # body of /api/models/... that replaces the right one
         self.cut = []  # for the next downloads: break the connection after this many bytes
         self.corrupt = 0  # for the next downloads: change a byte
@@ -68,7 +69,8 @@ class FakeHub:
         self.before_commit = []  # for the next commits: called before they are processed
 
     def listen(self, name, certificate=None):
-        """Opens one more port of this name; with (certificate, key) files it speaks TLS. Returns its URL."""
+        """Opens one more port of this name. With `certificate`, a pair of files (certificate, key), the port speaks
+        TLS. Returns its URL."""
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -201,7 +203,7 @@ class FakeHub:
 
     def _file(self, to, repository, commit, name, data):
         headers, name = {"X-Repo-Commit": commit}, urllib.parse.quote(name)
-        if len(data) < LARGE and not to.path.startswith("/api/resolve-cache/"):  # as the real hub does
+        if len(data) < LARGE and not to.path.startswith("/api/resolve-cache/"):  # small files, as by the real hub
             return self._reply(
                 to,
                 307,
@@ -395,8 +397,8 @@ class FakeHub:
         return 201, {}
 
     def _serve_store(self, to):
-        """Serves PUT /upload and /upload/part as S3 does. The URL is signed, so a request needs no token, and one with
-        a token is refused."""
+        """Serves PUT /upload and /upload/part as S3 does. The URL is signed, so a request needs no token, and a request
+        with a token is refused."""
         path, _, query = to.path.partition("?")
         upload, _, part = path.strip("/").partition("/")
         failure = self.store_failures.pop(0) if self.store_failures else 0

@@ -1,5 +1,5 @@
-"""Tests `org/name` as MODEL against a hub on 127.0.0.1: what is downloaded and kept, who sees the token, every way in
-which a hub can fail, and the exchange of the cache with the real huggingface_hub."""
+"""Tests `org/name` as MODEL against a fake hub on 127.0.0.1. Covers which files are downloaded and kept, which servers
+receive the token, failures of the hub, and a cache that is shared with the real huggingface_hub."""
 
 import hashlib
 import json
@@ -46,7 +46,7 @@ os.environ |= {"HF_ENDPOINT": hub.hub, "HOME": str(scratch)}
 
 write_tiny_model(scratch / "tiny", 1, 7)
 TINY = {f.name: f.read_bytes() for f in (scratch / "tiny").iterdir()}
-# Files that a repository has beside the model, none of which is wanted.
+# Files of a repository that are not part of the model. They must not be downloaded.
 REST = {
     "README.md": b"# tiny",
     "pytorch_model.bin": b"\x80\x02" * 2000,
@@ -254,7 +254,7 @@ def check_token():
 
 
 def check_tls():
-    """A mirror with its own certificate gets the token, and its redirect to a URL without TLS is refused."""
+    """A mirror with its own certificate must get the token; its redirect to a URL without TLS must be refused."""
     openssl = shutil.which("openssl")
     if not openssl:
         return print("not tested: no openssl to make a certificate with")
@@ -393,7 +393,7 @@ def check_downloads():
     hub.clear()
     expect(contents(fetch("org/big")["directory"]) == BIG, "a killed download is completed")
     expect([h.get("range") for p, _, _, h in hub.requests if p == "cdn"] == [f"bytes={left}-"], f"from byte {left} on")
-    # A left-over with other bytes must not cause a failure.
+    # A partial file with wrong bytes, left by an earlier download, must not cause a failure.
     etag = hashlib.sha256(BIG["model.safetensors"]).hexdigest()
     cache = fresh()
     blobs = cache / "models--org--big/blobs"
@@ -416,7 +416,7 @@ def check_downloads():
 
 
 class Fetched(Subject):
-    """`specdec fetch`: a blob is never wrong, and config.json is written last."""
+    """`specdec fetch` under faults: a blob never has wrong bytes, and config.json is written last."""
 
     name = "fetch"
 
@@ -471,8 +471,8 @@ def check_kills_and_races():
 
 
 def check_exchange():
-    """Exchanges the cache with the real huggingface_hub, which runs in its own process so that its settings are read
-    anew."""
+    """Shares the cache with the real huggingface_hub, which runs in a new process each time, so that it reads its
+    settings from the environment anew."""
 
     def python(code, **env):
         done = subprocess.run(
@@ -565,7 +565,7 @@ def check_commands():
         '[loop]\ntarget = "org/tiny"\nlogs = ["log.jsonl"]\nwork = "loop"\nstore = "store"\ndraft = "prune:1"\n'
     )
     hub.clear()
-    # two held-out conversations give no verdict, so the loop ends where it would train
+    # Two held-out conversations are too few for a verdict, so the loop ends before training.
     run("loop", "run", scratch / "LOOP.toml", code=4)
     expect(
         len(list(scratch.glob("loop/runs/*/data/index.json"))) == 1 and len(hub.requests) == 1,
@@ -581,7 +581,7 @@ def check_commands():
         try:
             with urllib.request.urlopen(url + "/v1/models") as reply:
                 names = [m["id"] for m in json.load(reply)["data"]]
-        except urllib.error.HTTPError:  # still loading
+        except urllib.error.HTTPError:  # the server is still loading
             time.sleep(0.1)
     server.terminate()
     server.communicate()
@@ -602,6 +602,6 @@ for check in (
 ):
     if (
         not sys.argv[2:] or check.__name__.removeprefix("check_") in sys.argv[2:]
-    ):  # python3 hub_test.py BUILD_DIR [token …]
+    ):  # usage: python3 hub_test.py BUILD_DIR [token …]
         check()
 shutil.rmtree(scratch)

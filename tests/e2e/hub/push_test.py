@@ -1,5 +1,5 @@
-"""Pushes packages to a hub and pulls them back: one commit per package, channels as branches, broken transfers, who may
-read, every way in which a hub can lie, and the real huggingface_hub at the other end."""
+"""Pushes packages to a fake hub and pulls them back. Covers one commit per package, channels as branches, broken
+transfers, access of private packages, false answers of the hub, and exchange with the real huggingface_hub."""
 
 import hashlib
 import json
@@ -136,8 +136,8 @@ count = 0
 
 
 def fresh():
-    """Returns the name of a repository that does not exist. Makes the hub forget its requests, its faults and what was
-    uploaded."""
+    """Returns the name of a repository that does not exist yet. Makes the hub forget its requests, its faults and all
+    uploads."""
     global count
     count += 1
     hub.clear()
@@ -547,7 +547,7 @@ def check_hostile():
     lies("preupload", b"[" * 100000, 7, "preupload")
     lies("commit", {"commitOid": "../../etc"}, 7, "commitOid")
     name = lies("refs", {"branches": [{"name": "main", "targetCommit": "main"}], "tags": []}, 7, "targetCommit")
-    lies("batch", batch(lambda o: o.pop("actions")), 7, "HTTP 400")  # the hub claims to have the file and does not
+    lies("batch", batch(lambda o: o.pop("actions")), 7, "HTTP 400")  # falsely claims to have the file already
     for bad in ("../../evil", "/etc/passwd", "a\\b", "x\n"):
         hub.clear()
         hub.extra_names = [bad]
@@ -591,8 +591,8 @@ def check_hostile():
 
 
 def check_exchange():
-    """Exchanges packages with the real huggingface_hub, which runs in its own process so that its settings are read
-    anew."""
+    """Exchanges packages with the real huggingface_hub, which runs in a new process each time, so that it reads its
+    settings from the environment anew."""
     try:
         import huggingface_hub  # noqa: F401
     except ImportError:
@@ -640,7 +640,7 @@ for check in (
 ):
     if (
         not sys.argv[2:] or check.__name__.removeprefix("check_") in sys.argv[2:]
-    ):  # python3 push_test.py BUILD_DIR [token …]
+    ):  # usage: python3 push_test.py BUILD_DIR [token …]
         check()
 expect(
     not any(secret in text for text in outputs for secret in (hub.token, "s3cret")),

@@ -28,7 +28,7 @@ class Server:
         self.process = subprocess.Popen(
             [str(SPECDEC), "serve", *map(str, arguments), "--port", "0"], stderr=subprocess.PIPE, text=True
         )
-        atexit.register(self.process.kill)  # a failed check must not leave a server behind
+        atexit.register(self.process.kill)  # in case a failed check ends the test
         self.lines, self.url = [], None
         for line in self.process.stderr:
             self.lines.append(line.rstrip())
@@ -38,7 +38,7 @@ class Server:
         if self.url is None:
             print("the server did not start:", "\n".join(self.lines))
             sys.exit(1)
-        # Nothing else reads the pipe, so this thread keeps it empty.
+        # Reads the rest of stderr, because a full pipe would block the server.
         self.reader = threading.Thread(
             target=lambda: self.lines.extend(line.rstrip() for line in self.process.stderr), daemon=True
         )

@@ -387,7 +387,7 @@ def check_errors(server, name):
     fails(bad, ask(extra_body={"stop_token_ids": [512]}), 400, "stop_token_ids")
     fails(bad, ask(extra_body={"allowed_token_ids": []}), 400, "allowed_token_ids")
     fails(bad, ask(extra_body={"truncate_prompt_tokens": 511}), 400, "truncate_prompt_tokens")
-    # Only the end of text is allowed, and min_tokens forbids it as the first token.
+    # Only the end-of-text token is allowed, but min_tokens forbids it at the start, so no token is left.
     end = ask(extra_body={"allowed_token_ids": [2], "min_tokens": 1})
     fails(bad, end, 400, None, "no_token_left")
     fails(bad, ask(prompt=[1, 512]), 400, "prompt")
@@ -409,7 +409,7 @@ def check_errors(server, name):
 
 
 def check_overload(name, directory):
-    """One request runs, one waits, and the next is refused. After SIGTERM the running answer is finished."""
+    """Checks that one request runs, one waits and the next is refused, and that SIGTERM lets the running one finish."""
     server = Server("--target", directory, "--max-batch", 1, "--queue-limit", 1)
     client = server.client()
     slow = dict(model=name, prompt="Once", max_tokens=500, extra_body={"ignore_eos": True}, stream=True)

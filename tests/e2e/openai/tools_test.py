@@ -1,5 +1,6 @@
-"""Calls functions through the real server with the OpenAI Python client: calls that the model makes by itself, streamed
-and not, in the formats of four families; forced calls; a history with calls; thoughts; and what is recorded."""
+"""Calls functions through the real server with the OpenAI Python client. Covers calls that the model makes by itself,
+streamed and not, in the formats of four model families. Also covers forced calls, a history that contains calls,
+reasoning, and recorded traffic."""
 
 import json
 import sys
@@ -25,7 +26,7 @@ WEATHER = {
 }
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 
-# Prints what it gets, and ends with the token that chooses the script.
+# A chat template that prints its whole input and, at the end, a token that selects the script of the scripted model.
 TEMPLATE = (
     "{% if tools %}SHOWN{% for t in tools %} {{ t.function.name }}{% endfor %}\n{% endif %}{% for m in messages %}"
     "{{ '<' + (script or 'a') + '>' if m.role == 'assistant' else m.role + ': ' }}{{ m.content }}"
@@ -33,7 +34,7 @@ TEMPLATE = (
     "{{ c.function.arguments.zone }}{% endfor %}{{ m.reasoning_content or '' }}\n{% endfor %}"
     "{% if add_generation_prompt %}{{ '<' + (script or 'a') + '>' }}{% endif %}"
 )
-# In each format: two calls after a sentence, then one call alone.
+# Maps a format of function calls to two scripts: "a" is a sentence and two calls, "b" is one call alone.
 FORMATS = {
     "hermes": {
         "marker": "<tool_call>",
@@ -104,7 +105,7 @@ HISTORY = [
 
 
 def streamed(client, **arguments):
-    """Returns the message and finish_reason of a streamed answer, put together as a client does."""
+    """Returns the message and finish_reason of a streamed answer, joined from its pieces as a client does."""
     message, calls, reason, pieces = {"content": "", "reasoning_content": ""}, {}, None, 0
     for chunk in client.chat.completions.create(stream=True, **arguments):
         choice = chunk.choices[0]
@@ -213,7 +214,8 @@ def check_hermes(server):
 
 
 def check_forced(server, answers):
-    """Asks a model of stories for calls that it has never seen, and reads every answer."""
+    """Forces a model of children's stories, which was not trained on functions, to call functions, and parses every
+    answer."""
     client = server.client()
     tools = [
         {

@@ -1,4 +1,4 @@
-// Arrays of kernels in the memory of fibers.
+// Arrays of numbers for kernels that run on fibers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ using self_test::kHalves;
 using self_test::name_of;
 using self_test::random_values;
 
-// An array in a kernel's memory.
+// An array of a 16-bit or 32-bit type in memory that kernels on fibers may use.
 class Array {
  public:
   Array(CudaDtype dtype, size_t n) : dtype_(dtype), memory_(n * self_test::bytes_of(dtype)) {}

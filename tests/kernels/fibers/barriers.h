@@ -1,4 +1,4 @@
-// Checks that a kernel needs its barriers.
+// Checks that a kernel needs each of its barriers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 
 namespace specdec::fibers {
 
-// Expects that `run` reaches this many barriers, and that its bytes change when one of them is left out, whichever it
-// is, in one of five orders of the threads.
+// Expects that `run` reaches `count` barriers. Then leaves out each of them in turn, under five orders of the threads,
+// and expects that the returned bytes change in at least one.
 inline void expect_barriers_are_needed(size_t count, const std::function<std::vector<uint8_t>()>& run) {
   settings() = {.barriers = {}};
   const std::vector<uint8_t> right = run();

@@ -4,8 +4,7 @@
 
 #include <cstdint>
 
-// Saves the registers that a call must keep, exchanges the stack pointers, and restores the registers of the other
-// stack.
+// Saves the callee-saved registers, exchanges the stack pointers, and restores the registers of the other stack.
 asm(R"(
 .text
 .type specdec_switch_stacks, @function
@@ -33,7 +32,8 @@ namespace specdec::fibers {
 
 void prepare(Context& context, void* stack, size_t bytes, void (*entry)()) {
   constexpr int kSaved = 6;
-  // From below: the saved registers, the address to go on at, and a null return address, at which backtraces end.
+  // The new stack, upwards: zeros as saved registers, the address of entry(), and a null return address to end
+  // backtraces.
   auto* const top = reinterpret_cast<uint64_t*>(static_cast<char*>(stack) + bytes / 16 * 16);
   uint64_t* const bottom = top - kSaved - 2;
   for (int i = 0; i < kSaved; ++i) bottom[i] = 0;

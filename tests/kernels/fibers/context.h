@@ -1,5 +1,5 @@
-// Switches between stacks. On x86-64 a switch is ten instructions; elsewhere it is swapcontext(), which asks the kernel
-// at each switch and of which the address sanitizer clears whole stacks.
+// Switches between stacks. On x86-64 a switch takes about ten instructions. Elsewhere it is swapcontext(), which makes
+// a system call at each switch and for which the address sanitizer clears whole stacks.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace specdec::fibers {
 
-// The place at which a stack is to go on.
+// The state from which a stack that is not running continues.
 struct Context {
 #if defined(__x86_64__)
   void* stack_pointer = nullptr;
@@ -19,9 +19,9 @@ struct Context {
 #endif
 };
 
-// Makes the first switch to `context` call entry() on this stack. entry() must never return.
+// Prepares `context` so that the first switch to it calls entry() on `stack`. entry() must never return.
 void prepare(Context& context, void* stack, size_t bytes, void (*entry)());
-// Leaves the running stack in `from` and goes on where `to` was left. Returns when something switches to `from`.
+// Saves the running stack's state in `from` and continues `to`. Returns when another call continues `from`.
 void switch_stacks(Context& from, Context& to);
 
 }  // namespace specdec::fibers

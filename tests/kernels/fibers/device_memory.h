@@ -1,7 +1,7 @@
-// Memory that stands for a GPU's, with borders on both sides that kernels must not touch. Under the address sanitizer a
-// border is poisoned, so that the first access ends the test with a report. In every build a border holds bytes that
-// are not a number in any type, so that reading it spoils the result, and check_borders() notices what was written.
-// The elements themselves begin as the same bytes: what a kernel reads before anyone wrote it is not a number either.
+// Memory that stands in for a GPU's, with a border on both sides that kernels must not touch. With the address
+// sanitizer the borders are poisoned, so the first access to them ends the test with a report. In every build they hold
+// bytes that are NaN in every type, so that reading them spoils the result, and check_borders() notices writes. The
+// elements start with the same bytes, so that memory which a kernel reads before anyone wrote it is NaN, too.
 #pragma once
 
 #include <algorithm>
@@ -61,9 +61,10 @@ class DeviceMemory {
  private:
   static constexpr size_t kBorder = 4096, kBoth = 2 * kBorder;
   static constexpr int kFill = 0xFF;                  // a NaN as fp32, bf16 and fp16
-  static constexpr std::align_val_t kAlignment{256};  // as cudaMalloc's
+  static constexpr std::align_val_t kAlignment{256};  // the alignment of cudaMalloc
 
-  // A kernel that lacks a barrier may read indices that nobody wrote. Its test looks at results and must go on.
+  // Poisons the borders, or ends that if `on` is false. Never poisons them while a barrier is left out: the kernel may
+  // then use unwritten indices, and its test must survive to compare the results.
   void poison([[maybe_unused]] bool on) {
     on &= settings().without.line == 0;
 #if defined(__SANITIZE_ADDRESS__)

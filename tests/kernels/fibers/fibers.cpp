@@ -15,8 +15,8 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-// The linker sets these to the bounds of the section that holds all __shared__ variables (cuda/cuda_runtime.h). Both
-// are null in a program without any.
+// The linker sets these to the bounds of the section with all __shared__ variables (cuda/cuda_runtime.h). Both are null
+// in a program without such variables.
 extern "C" {
 __attribute__((weak, visibility("hidden"))) extern volatile unsigned char __start_specdec_shared[];
 __attribute__((weak, visibility("hidden"))) extern volatile unsigned char __stop_specdec_shared[];
@@ -28,18 +28,20 @@ namespace {
 
 constexpr size_t kStackBytes = 256 << 10;
 constexpr uint64_t kMaxThreads = 1024;
-constexpr size_t kMaxSharedBytes = 227 << 10;  // of sm_90
+// The limit of dynamic shared memory on every GPU, unless cudaFuncAttributeMaxDynamicSharedMemorySize is set for the
+// kernel.
+constexpr size_t kMaxSharedBytes = 48 << 10;
 
 std::string text_of(const Site& site) {
   const std::string_view file = site.file;
   return std::string(file.substr(file.rfind('/') + 1)) + ":" + std::to_string(site.line);
 }
 
-// The order in which threads run. Drawing from it must cost less than the threads themselves.
+// Random numbers for the order in which threads run. Drawing one must cost less than running a thread.
 class Order {
  public:
   Order(uint64_t seed, uint64_t number) : state_(seed * 0xd1342543de82ef95ull + number * 0x2545f4914f6cdd1dull) {}
-  // Returns a number below n < 2^32, from splitmix64 (Steele et al. 2014).
+  // Returns a uniform number from 0 to n - 1, for n < 2^32, by splitmix64 (Steele et al. 2014).
   uint64_t below(uint64_t n) {
     uint64_t x = state_ += 0x9e3779b97f4a7c15ull;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -53,7 +55,7 @@ class Order {
 
 enum class State { kReady, kAtBarrier, kAtExchange, kReturned };
 
-// The values of a finished meeting, for the lanes that have not gone on to their next one.
+// The values of a finished warp operation, kept until each of its lanes comes to its next operation.
 struct Gathered {
   LaneValues values{};
   int readers = 0;
@@ -62,7 +64,7 @@ struct Gathered {
 struct Fiber {
   Context context;
   void* stack = nullptr;
-  void* fake_stack = nullptr;  // of the address sanitizer
+  void* fake_stack = nullptr;  // for the address sanitizer
   State state = State::kReady;
   Site waits_at;
   Index3 thread;
@@ -70,17 +72,18 @@ struct Fiber {
   Gathered* gathered = nullptr;
 };
 
-// Lanes of one warp that exchange values.
+// A warp operation for which some lanes of `mask` have arrived and wait for the others.
 struct Meeting {
   unsigned warp = 0, mask = 0, arrived = 0;
   Site site;
   LaneValues values{};
 };
 
-// Memory for stacks is kept from launch to launch. The system gives pages to a stack only when they are used.
+// Keeps the memory of stacks from launch to launch. The system provides a stack's pages only when they are used.
 class Stacks {
  public:
-  // Returns a stack without traces of the fiber that had it before, of which a fault may have left any frames.
+  // Returns stack `i`, after clearing the address sanitizer's marks in the frames that an earlier fiber left: only the
+  // first frames, or after a fault any frames.
   void* at(size_t i, [[maybe_unused]] bool after_fault) {
     void* stack = memory(i);
 #if defined(__SANITIZE_ADDRESS__)
@@ -91,7 +94,7 @@ class Stacks {
   }
 
  private:
-  static constexpr size_t kFirstFrames = 4096;  // frames of functions that never return
+  static constexpr size_t kFirstFrames = 4096;  // bytes of the frames of functions that never return
 
   void* memory(size_t i) {
     while (stacks_.size() <= i) {
@@ -105,8 +108,8 @@ class Stacks {
   std::vector<void*> stacks_;
 };
 
-// Gives all __shared__ variables the content that no kernel may rely on, as DeviceMemory does. Between the variables
-// are the address sanitizer's borders, which it must not check here.
+// Fills all __shared__ variables with NaN bytes, because no kernel may rely on their content. The address sanitizer is
+// off here, because its own borders lie between the variables.
 __attribute__((no_sanitize("address"))) void spoil_shared_variables() {
   for (volatile unsigned char* at = __start_specdec_shared; at < __stop_specdec_shared; ++at) *at = 0xFF;
 }
@@ -120,7 +123,7 @@ class Grid {
     if (shape.block.volume() > kMaxThreads)
       throw KernelFault("a block of " + std::to_string(shape.block.volume()) + " threads, at most 1024 are possible");
     if (shape.shared_bytes > kMaxSharedBytes)
-      throw KernelFault(std::to_string(shape.shared_bytes) + " bytes of shared memory, at most 232448 are possible");
+      throw KernelFault(std::to_string(shape.shared_bytes) + " bytes of shared memory, at most 49152 are possible");
     fibers_.resize(shape.block.volume());
   }
 
@@ -192,8 +195,8 @@ class Grid {
   }
 
  private:
-  // Returns the meeting of these lanes, a new one for the first that comes. Lanes that wait in a meeting that cannot
-  // come about are reported when nothing else can run.
+  // Returns the warp operation for which lanes of `mask` wait at `site`, or a new one. If an operation never gets all
+  // of its lanes, report_waiting() throws in the end.
   Meeting& join(unsigned warp, unsigned mask, const Site& site) {
     for (Meeting& m : meetings_)
       if (m.warp == warp && m.mask == mask && m.site == site) return m;
@@ -217,7 +220,7 @@ class Grid {
     if (fiber.number / 32 == favourite_) ++favoured_;
   }
 
-  // Switches from the running fiber to the scheduler, and returns when the fiber's turn comes again.
+  // Switches from the running fiber to the scheduler. Returns when the scheduler continues this fiber.
   void leave() {
     Fiber& me = *running_;
 #if defined(__SANITIZE_ADDRESS__)
@@ -230,7 +233,7 @@ class Grid {
 #endif
   }
 
-  // Switches from the scheduler to a fiber, and returns when the fiber waits or has returned.
+  // Switches from the scheduler to `fiber`. Returns when the fiber waits or ends.
   void enter(Fiber& fiber) {
     running_ = &fiber;
 #if defined(__SANITIZE_ADDRESS__)
@@ -286,12 +289,12 @@ class Grid {
               static_cast<unsigned>(number / size.x / size.y)};
     shared_ = shape_.shared_bytes == 0 ? nullptr : std::make_unique<DeviceMemory<std::byte>>(shape_.shared_bytes);
     spoil_shared_variables();
-    // In half of the blocks one warp runs whenever it can, so that it meets the others far behind.
+    // In half of the blocks one warp runs whenever it can, so that it gets far ahead of the other warps.
     const uint64_t warps = (fibers_.size() + 31) / 32;
     favourite_ = order_.below(2) == 0 ? order_.below(warps) : warps;
     favoured_ = 0;
     start_fibers();
-    faulted() = true;  // until all threads have returned
+    faulted() = true;  // reset once all threads have returned
     while (!ready_.empty() && !failure_) {
       const bool favours = favoured_ > 0;
       const auto preferred = favours ? std::find_if(ready_.begin(), ready_.end(),
@@ -309,7 +312,7 @@ class Grid {
     if (shared_) shared_->check_borders();
   }
 
-  // Throws if threads still wait although none can run.
+  // Throws KernelFault if threads still wait now that no thread can run.
   void report_waiting() const {
     size_t waiting = 0, returned = 0;
     const Fiber* first = nullptr;
@@ -333,18 +336,18 @@ class Grid {
   Order order_;
   std::vector<Fiber> fibers_;
   std::vector<unsigned> ready_;
-  uint64_t favourite_ = 0;  // the warp that runs whenever it can; the number of warps: none
-  size_t favoured_ = 0;     // its threads among those that are ready
+  uint64_t favourite_ = 0;  // warp that runs whenever it can; the number of warps if there is none
+  size_t favoured_ = 0;     // threads of `favourite_` that are ready
   std::vector<Meeting> meetings_;
   std::vector<std::unique_ptr<Gathered>> gathered_;
-  std::vector<Gathered*> free_;  // without readers
+  std::vector<Gathered*> free_;  // those that nobody reads any more
   std::unique_ptr<DeviceMemory<std::byte>> shared_;
   size_t at_barrier_ = 0;
-  Site barrier_;  // where the threads at a barrier wait
+  Site barrier_;  // the place of the barrier at which threads wait
   Index3 block_;
   Fiber* running_ = nullptr;
   Context main_;
-  const void* main_stack_ = nullptr;  // what the address sanitizer must know of the scheduler's stack
+  const void* main_stack_ = nullptr;  // the scheduler's stack, for the address sanitizer
   size_t main_bytes_ = 0;
   std::exception_ptr failure_;
 };
@@ -361,6 +364,11 @@ Grid& grid() {
 Settings& settings() {
   static Settings all;
   return all;
+}
+
+CUstream_st* stream() {
+  static char place;  // nobody looks into a stream
+  return reinterpret_cast<CUstream_st*>(&place);
 }
 
 void launch(const LaunchShape& shape, const std::function<void()>& body) {

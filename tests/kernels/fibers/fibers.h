@@ -1,12 +1,12 @@
 // Runs CUDA kernels on the CPU, so that tests can check them on machines without a GPU. The kernels' own source is
 // compiled as C++ with the headers of tests/kernels/fibers/cuda instead of CUDA's. Every thread of a block is a fiber:
-// it runs until it has to wait for other threads, at a barrier, a warp operation or an atomic operation. Which fiber
-// runs next, and which block, is random under a seed. A kernel that depends on the order then gives other results under
-// another seed.
+// it runs until it has to wait for other threads, at a barrier, a warp operation or an atomic operation. A seed decides
+// randomly which fiber and which block runs next, so a kernel that depends on the order gives different results under
+// different seeds.
 //
-// This shows wrong indices, missing and divergent barriers, reads of memory that nobody wrote and accesses outside of
-// buffers. It does not show the ordering of memory accesses within a barrier interval, limits of registers, streams,
-// graphs or speed.
+// This finds wrong indices, missing and divergent barriers, reads of unwritten memory, accesses outside of buffers, and
+// launches that no GPU accepts. It does not find wrong order of memory accesses between two barriers, and does not
+// model register limits, concurrent streams, graphs or speed.
 #pragma once
 
 #include <array>
@@ -18,6 +18,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+struct CUstream_st;
 
 namespace specdec::fibers {
 
@@ -31,41 +33,46 @@ struct Size3 {
   constexpr uint64_t volume() const { return static_cast<uint64_t>(x) * y * z; }
 };
 
-// A place in a kernel's source where threads wait for each other.
+// A barrier or a warp operation in a kernel's source, where threads wait for each other.
 struct Site {
-  const char* file = "";  // a literal
+  const char* file = "";  // a string literal, which is never freed
   unsigned line = 0;
   bool operator==(const Site& other) const {
     return line == other.line && (file == other.file || std::string_view(file) == other.file);
   }
 };
 
-// Thrown by launch() if the kernel breaks a rule of CUDA: threads that never meet at a barrier, a warp operation that
-// names absent lanes, a block that is too large.
+// Thrown by launch() if the kernel breaks a rule of CUDA: some threads never reach a barrier, a warp operation names
+// lanes that do not exist, a block is too large, or the launch is on a wrong stream.
 class KernelFault : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Settings of the launches that follow, and what the launches so far have met. They belong to the whole process; tests
-// run launches from one thread.
+// Settings of the following launches, and a record of the launches so far. They are global to the process; tests launch
+// from one thread only.
 struct Settings {
   uint64_t seed = 1;
-  Site without;                // this barrier is left out, as if it were missing in the source; none if the line is 0
-  std::vector<Site> barriers;  // all barriers that threads reached since the list was cleared, each once
+  Site without;                // a barrier to leave out, as if it were missing in the source; none if the line is 0
+  std::vector<Site> barriers;  // each barrier that threads have reached since the list was cleared, once
   int64_t launches = 0;
 };
 Settings& settings();
 
 struct LaunchShape {
   Size3 grid, block;
-  size_t shared_bytes = 0;  // of dynamic shared memory
+  size_t shared_bytes = 0;  // size of the dynamic shared memory
 };
-// Runs `body` once for every thread of every block, as a kernel. Throws KernelFault, or what the kernel threw.
+// Runs `body` once for every thread of every block, as a kernel. Throws KernelFault, or an exception of `body`.
 void launch(const LaunchShape& shape, const std::function<void()>& body);
 
-// The headers in cuda/ define CUDA's names (threadIdx, __syncthreads(), …) by the following functions. Only kernels
-// call them.
+// The stream that tests pass to the functions that launch kernels. cudaLaunchKernelEx() throws KernelFault for any
+// other stream, such as the default stream. On a GPU, a kernel on another stream would not wait for the kernels before
+// it, and would be missing in captured graphs.
+CUstream_st* stream();
+
+// The headers in cuda/ implement CUDA's names (threadIdx, __syncthreads(), …) with the following functions, which may
+// be called only inside a kernel.
 
 const Index3& thread_index();
 const Index3& block_index();
@@ -73,11 +80,11 @@ const Size3& block_size();
 const Size3& grid_size();
 void* dynamic_shared();
 void block_barrier(std::source_location where);
-// Lets another fiber run first in half of the cases, so that other threads' operations come between two of this one.
+// In half of the calls lets another fiber run first, so that its operations come between two of the running fiber.
 void may_yield();
 
 using LaneValues = std::array<uint64_t, 32>;
-// Waits until all lanes of `mask` have called this with the same mask at the same place. Returns the lanes' values.
+// Waits until all lanes of `mask` have called exchange() with this mask from the same place. Returns the lanes' values.
 const LaneValues& exchange(unsigned mask, uint64_t value, std::source_location where);
 unsigned lane();
 [[noreturn]] void fault(const std::string& message);

@@ -1,5 +1,5 @@
-// Tests what kernels on fibers rely on: the order of threads, barriers, warp operations, atomics, borders and the
-// messages about kernels that break CUDA's rules. Its kernels are written as for CUDA.
+// Tests the fibers on which kernels run: the order of threads, barriers, warp operations, atomics, borders, and the
+// messages about kernels that break CUDA's rules. The kernels of this file are written as for CUDA.
 #include "tests/kernels/fibers/fibers.h"
 
 #include <cuda_bf16.h>
@@ -16,7 +16,7 @@ namespace {
 
 template <class... Parameters, class... Arguments>
 void start(const LaunchShape& shape, void (*kernel)(Parameters...), Arguments... arguments) {
-  const cudaLaunchConfig_t config = {shape.grid, shape.block, shape.shared_bytes, nullptr};
+  const cudaLaunchConfig_t config = {shape.grid, shape.block, shape.shared_bytes, stream()};
   EXPECT_EQ(cudaLaunchKernelEx(&config, kernel, arguments...), cudaSuccess);
 }
 
@@ -117,7 +117,7 @@ __global__ void use_atomics(int* at) {
   atomicMax(at + 1, static_cast<int>(threadIdx.x));
   atomicMin(at + 2, static_cast<int>(threadIdx.x));
   if (atomicCAS(at + 3, 0, 1) == 0) atomicExch(at + 4, 7);
-  at[5] = at[5] + 1;  // all on one address, so it must be atomic; but threads only change at places where they wait
+  at[5] = at[5] + 1;  // a race on a GPU, but here threads change only where they wait
 }
 
 TEST(Fibers, AtomicsChangeMemoryInOnePiece) {
@@ -173,7 +173,13 @@ TEST(Fibers, KernelsThatBreakRulesAreNamed) {
   expect_text(fault_of([] { start({1, 32}, read_outside_of_mask); }), "reads lane 4, which is not in its mask");
   expect_text(fault_of([] { start({1, 1025}, nothing); }), "a block of 1025 threads");
   expect_text(fault_of([] { start({0, 32}, nothing); }), "a launch without blocks or threads");
-  expect_text(fault_of([] { start({1, 32, 1 << 20}, nothing); }), "bytes of shared memory");
+  expect_text(fault_of([] { start({1, 32, (48 << 10) + 1}, nothing); }), "49153 bytes of shared memory");
+  EXPECT_EQ(fault_of([] { start({1, 32, 48 << 10}, nothing); }), "no fault");
+  expect_text(fault_of([] {
+                const cudaLaunchConfig_t on_default_stream = {1, 32};
+                cudaLaunchKernelEx(&on_default_stream, nothing);
+              }),
+              "a launch on another stream");
   expect_text(fault_of([] { __syncthreads(); }), "outside of a launch");
   EXPECT_EQ(fault_of([] { start({2, 256}, nothing); }), "no fault");
 }
@@ -188,7 +194,7 @@ __global__ void use_unwritten(float* out) {
 }
 
 TEST(Fibers, UnwrittenMemoryIsNotANumber) {
-  DeviceMemory<float> out(9);  // the last element is written by nobody
+  DeviceMemory<float> out(9);  // no thread writes the last element
   for (int again = 0; again < 2; ++again) {
     start({2, 32, 16}, use_unwritten, out.data());
     for (const float x : out.read()) EXPECT_NE(x, x);
@@ -198,7 +204,7 @@ TEST(Fibers, UnwrittenMemoryIsNotANumber) {
 __global__ void write_at(int* at, int64_t place) { at[place] = 1; }
 [[maybe_unused]] __global__ void write_shared_at(int64_t place, int* out) {
   __shared__ int words[4];
-  int* volatile at = words;  // hides from the compiler what it points to, so that only the borders can notice it
+  int* volatile at = words;  // hides the array from the compiler, so that only the borders notice
   at[place] = 1;
   __syncthreads();
   *out = words[0];

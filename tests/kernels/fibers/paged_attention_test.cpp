@@ -1,4 +1,4 @@
-// Runs paged_attention() on fibers.
+// Tests the kernel paged_attention() on fibers.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -22,7 +22,7 @@ using self_test::Mask;
 using self_test::tree_mask;
 using Shape = self_test::PagedShape;
 
-// A sequence whose keys lie in blocks of their own. A pass writes the keys and values of its rows.
+// A sequence with its own cache blocks. A pass writes the keys and values of its rows into them.
 class Sequence {
  public:
   Sequence(const Shape& shape, size_t slots, uint64_t stream) : dtype_(shape.dtype), content_(shape, slots, stream) {
@@ -34,7 +34,7 @@ class Sequence {
   const self_test::PagedSequence& content() const { return content_; }
   const std::vector<void*>& addresses() const { return addresses_; }
 
-  // Puts the keys and values below slot `length` in their places.
+  // Writes the keys and values of the slots below `length` into the blocks.
   void cache(size_t length) {
     content_.for_each_cached(length, [&](size_t block, size_t place, double value) {
       blocks_[block].as<uint16_t>()[place] = static_cast<uint16_t>(self_test::bits_of(dtype_, value));
@@ -48,7 +48,7 @@ class Sequence {
   std::vector<void*> addresses_;
 };
 
-// The rows that a sequence has in a pass.
+// The rows of one sequence in a pass: those after its first `length` tokens, under `mask`.
 struct Part {
   Sequence* sequence;
   size_t length;
@@ -61,7 +61,8 @@ std::vector<self_test::PagedPart> paged_parts(const std::vector<Part>& parts) {
   return out;
 }
 
-// Runs one pass and returns the bytes of its results, and their values.
+// Runs one pass and returns the bytes of its results, and their values in `values`. The pass is skipped if `needed` is
+// 0.
 std::vector<uint8_t> attend(const Shape& shape, const std::vector<Part>& parts, Values* values = nullptr,
                             int32_t needed = 1) {
   const self_test::PagedInputs inputs = self_test::paged_inputs(shape, paged_parts(parts));
@@ -94,13 +95,13 @@ std::vector<uint8_t> attend(const Shape& shape, const std::vector<Part>& parts, 
                                      keys.data(),
                                      vals.data(),
                                      out.data()};
-  EXPECT_EQ(cuda::launch_paged_attention(shape.dtype, pass, layer, nullptr), 0);
+  EXPECT_EQ(cuda::launch_paged_attention(shape.dtype, pass, layer, stream()), 0);
   work.check_borders();
   if (values) *values = out.values();
   return out.bytes();
 }
 
-// The sums of a pass that nobody needs are never made, so that what is merged from them is no number.
+// A skipped pass makes no partial sums, so its results are merged from unwritten memory, which is NaN.
 TEST(PagedAttention, AtRestReadsNoKeys) {
   const Shape shape{CudaDtype::kBFloat16, 2, 1, 64};
   Sequence sequence(shape, 100, 1);
@@ -162,7 +163,7 @@ TEST(PagedAttention, EqualsItsTwinUnderTreesWindowsAndCaps) {
     }
 }
 
-// Beyond 4,096 keys a block reads more of them. Rows on both sides of the border are divided as they are alone.
+// Rows with more than 4,096 keys have more keys per split. Rows on both sides of this limit are split as when alone.
 TEST(PagedAttention, ARowsBitsDependOnItselfAlone) {
   const Shape shape = {CudaDtype::kHalf, 2, 1, 16};
   EXPECT_EQ(kernels::paged_split(4096), 128);

@@ -1,4 +1,4 @@
-// Runs prepare_heads() on fibers beside the kernels that it replaces: norms, rotation, and the writing of slots.
+// Compares the kernel prepare_heads(), on fibers, with the kernels that it replaces: norms, rotation, writing of slots.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,11 +21,11 @@ struct Shape {
   bool normed;
 };
 
-// The slots that the rows have: in two blocks, and not in order.
+// The cache slots of the rows: in two blocks, and not in ascending order.
 constexpr int32_t kPlaces[] = {3, 64, 0, 127, 65};
 constexpr size_t kRows = std::size(kPlaces);
 
-// Columns [begin, begin + width) of rows of `values`, each of `all` numbers.
+// Returns columns [begin, begin + width) of `values`, whose rows have `all` numbers each.
 Values columns(const Values& values, size_t all, size_t begin, size_t width) {
   Values out;
   for (size_t row = 0; row < values.size() / all; ++row)
@@ -33,23 +33,23 @@ Values columns(const Values& values, size_t all, size_t begin, size_t width) {
   return out;
 }
 
-// What rms_norm() and rope() make of heads [rows, heads, d], one kernel after the other.
+// Returns what rms_norm() and rope(), one after the other, compute of heads [rows, heads, d].
 Values separately(const Shape& s, const Values& in, size_t heads, const Values& weight, const Values& cosines,
                   const Values& sines) {
   Values out = in;
   if (s.normed) {
     Array x(s.dtype, in), w(s.dtype, weight), normed(s.dtype, in.size());
     EXPECT_EQ(cuda::launch_rms_norm(s.dtype, x.data(), w.data(), kEps, static_cast<int64_t>(kRows * heads),
-                                    static_cast<int64_t>(s.d), normed.data(), nullptr),
+                                    static_cast<int64_t>(s.d), normed.data(), stream()),
               0);
     out = normed.values();
   }
   if (s.rotated == 0) return out;
-  // rope() rotates whole heads, so it gets the part that is rotated.
+  // rope() rotates whole heads, so it gets only the part of each head that is rotated.
   const Values part = columns(out, s.d, 0, s.rotated);
   Array x(s.dtype, part), c(CudaDtype::kFloat, cosines), sine(CudaDtype::kFloat, sines), turned(s.dtype, part.size());
   EXPECT_EQ(cuda::launch_rope(s.dtype, x.data(), c.as<float>(), sine.as<float>(), kRows, static_cast<int64_t>(heads),
-                              static_cast<int64_t>(s.rotated), turned.data(), nullptr),
+                              static_cast<int64_t>(s.rotated), turned.data(), stream()),
             0);
   const Values done = turned.values();
   for (size_t i = 0; i < done.size(); ++i) out[i / s.rotated * s.d + i % s.rotated] = done[i];
@@ -68,7 +68,7 @@ void expect_equal(const Shape& s) {
   Array in(s.dtype, projected), q_weight(s.dtype, q_norm), k_weight(s.dtype, k_norm), c(CudaDtype::kFloat, cosines),
       sine(CudaDtype::kFloat, sines), q(s.dtype, kRows * s.heads * s.d), first(s.dtype, block), second(s.dtype, block);
   std::vector<kernels::PagedRow> places;
-  for (const int32_t slot : kPlaces) places.push_back({1, 1, slot});  // the table begins at the second address
+  for (const int32_t slot : kPlaces) places.push_back({1, 1, slot});  // the sequence's blocks are addresses 1 and 2
   DeviceMemory<kernels::PagedRow> rows(places);
   DeviceMemory<uint64_t> blocks(
       std::vector<uint64_t>{0, reinterpret_cast<uint64_t>(first.data()), reinterpret_cast<uint64_t>(second.data())});
@@ -80,7 +80,7 @@ void expect_equal(const Shape& s) {
   heads.layer = kLayer, heads.rotated = static_cast<int32_t>(s.rotated), heads.projected = in.data();
   heads.eps = kEps, heads.cos = c.as<float>(), heads.sin = sine.as<float>(), heads.q = q.data();
   if (s.normed) heads.q_norm = q_weight.data(), heads.k_norm = k_weight.data();
-  ASSERT_EQ(cuda::launch_prepare_heads(s.dtype, pass, heads, nullptr), 0);
+  ASSERT_EQ(cuda::launch_prepare_heads(s.dtype, pass, heads, stream()), 0);
 
   const std::string name = name_of(s.dtype) + ", d " + std::to_string(s.d) + ", rotated " + std::to_string(s.rotated);
   const Values queries = separately(s, columns(projected, all, 0, s.heads * s.d), s.heads, q_norm, cosines, sines);
@@ -110,7 +110,7 @@ TEST(PrepareHeads, EqualsTheKernelsThatItReplaces) {
       expect_equal({dtype, 4, 2, 64, 64, normed});
       expect_equal({dtype, 3, 1, 40, 40, normed});
       expect_equal({dtype, 2, 2, 80, 32, normed});  // a part of each head is rotated
-      expect_equal({dtype, 1, 1, 128, 0, normed});  // none is
+      expect_equal({dtype, 1, 1, 128, 0, normed});  // no part of a head is rotated
       expect_equal({dtype, 5, 5, 256, 256, normed});
     }
 }

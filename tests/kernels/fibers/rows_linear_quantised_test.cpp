@@ -1,4 +1,4 @@
-// Runs products with quantised matrices, and their dequantising, on fibers.
+// Tests the products with quantised matrices, and their dequantisation, on fibers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct Size {
   }
 };
 
-// Everything that one product reads and writes. `change` is done to the call before it is launched.
+// Everything that one product reads and writes. run() applies `change` to the call before the launch.
 struct Product {
   CudaDtype dtype;
   Packing packing;
@@ -51,7 +51,7 @@ struct Product {
     call.x = in.data(), call.weight = weight.data(), call.out = out.data(), call.packing = packing;
     if (!bias.empty()) call.bias = offsets.data();
     change(call);
-    EXPECT_EQ(cuda::launch_rows_product(dtype, call, nullptr), 0);
+    EXPECT_EQ(cuda::launch_rows_product(dtype, call, stream()), 0);
     return out.bytes();
   }
   std::vector<uint8_t> run() const {
@@ -94,7 +94,7 @@ TEST(QuantisedProducts, EveryOrderOfThreadsGivesTheSameBits) {
   }
 }
 
-// Each sum is zero but for rounding, so its bits show every other order of additions.
+// The terms of each sum cancel except for rounding, so that any other order of additions changes the bits.
 TEST(QuantisedProducts, ARowsBitsDoNotDependOnTheNumberOfRows) {
   const Size size = {70, 20, 640, 64};
   for (const Packing packing : kCodes) {
@@ -112,7 +112,7 @@ TEST(QuantisedProducts, ARowsBitsDoNotDependOnTheNumberOfRows) {
   }
 }
 
-// An order of the inputs of a matrix, other than that of x.
+// Returns a random permutation of 0 to k - 1, the order of a matrix's inputs.
 std::vector<int32_t> shuffled(size_t k) {
   std::vector<int32_t> order(k);
   std::iota(order.begin(), order.end(), 0);
@@ -150,8 +150,8 @@ TEST(QuantisedProducts, AtRestWriteNothing) {
   EXPECT_EQ(product.run(with_live), product.run());
 }
 
-// A product can end with the activation of two products, or add to what is in `out`, whose rows are wider than the
-// result. Both give the bits of separate kernels.
+// A product can end with the gated activation of two products, or add to `out`, whose rows may be wider than the
+// result. Both give the same bits as separate kernels.
 TEST(QuantisedProducts, EndAsSeparateKernelsDo) {
   for (const CudaDtype dtype : kHalves)
     for (const Packing packing : kCodes)
@@ -164,7 +164,7 @@ TEST(QuantisedProducts, EndAsSeparateKernelsDo) {
                       of_up = {dtype, packing, size, up, x, random_values(dtype, size.n, 5)};
         Array gates(dtype, of_gate.values()), ups(dtype, of_up.values()), products(dtype, results);
         ASSERT_EQ(cuda::launch_silu_mul(dtype, gates.data(), ups.data(), static_cast<int64_t>(results), products.data(),
-                                        nullptr),
+                                        stream()),
                   0);
         DeviceMemory<uint8_t> second(up.packed);
         Array up_bias(dtype, of_up.bias);
@@ -203,7 +203,7 @@ TEST(QuantisedProducts, DequantiseToTheNumbersThatTheyStandFor) {
                                                  .packing = packing,
                                                  .group = static_cast<int64_t>(size.group),
                                                  .out = out.data()};
-        ASSERT_EQ(cuda::launch_dequantise(dtype, call, nullptr), 0);
+        ASSERT_EQ(cuda::launch_dequantise(dtype, call, stream()), 0);
         Values expected;
         for (const double w : matrix.values)
           expected.push_back(twins::rounded(dtype, static_cast<double>(static_cast<float>(w))));
@@ -228,7 +228,7 @@ TEST(QuantisedProducts, WhatHasNoPlaceInTheLayoutIsRefused) {
     kernels::RowsProduct call = {};
     call.rows = 1, call.n = n, call.k = 32, call.x = none, call.weight = weight, call.out = none, call.stride = n;
     call.group = group, call.packing = packing;
-    return cuda::launch_rows_product(CudaDtype::kHalf, call, nullptr);
+    return cuda::launch_rows_product(CudaDtype::kHalf, call, stream());
   };
   kernels::RowsProduct both = {};
   both.rows = 1, both.n = 8, both.k = 32, both.x = none, both.weight = none, both.out = none, both.stride = 8;

@@ -1,4 +1,4 @@
-// Runs rows_linear() on fibers.
+// Tests the kernels that launch_rows_product() starts for 16-bit and int8 weights, on fibers.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,7 +19,7 @@ struct Product {
   CudaDtype dtype;
   size_t rows, n, k;
   bool bias;
-  bool cancels = false;  // each sum is zero but for rounding, so its bits show every other order of additions
+  bool cancels = false;  // the terms cancel except for rounding, so another order of additions changes bits
   Values x() const { return halved(random_values(dtype, rows * k, 1), 1); }
   Values weight() const { return halved(random_values(dtype, n * k, 2), -1); }
   Values halved(Values values, double sign) const {
@@ -33,7 +33,7 @@ struct Product {
   }
 };
 
-// Describes a product for the kernel, without bias.
+// Returns the arguments of a product without bias for the kernel.
 kernels::RowsProduct call_of(size_t rows, size_t n, size_t k, const void* x, const void* weight, void* out) {
   kernels::RowsProduct call = {};
   call.rows = static_cast<int64_t>(rows), call.n = static_cast<int64_t>(n), call.k = static_cast<int64_t>(k);
@@ -42,14 +42,14 @@ kernels::RowsProduct call_of(size_t rows, size_t n, size_t k, const void* x, con
   return call;
 }
 
-// Returns the bytes of the first `rows` rows of the product, computed alone.
+// Multiplies only the first `rows` rows of x. Returns the bytes of the result, and its values in `values`.
 std::vector<uint8_t> run(const Product& p, size_t rows, Values* values = nullptr) {
   Values some = p.x();
   some.resize(rows * p.k);
   Array x(p.dtype, some), weight(p.dtype, p.weight()), bias(p.dtype, p.offsets()), out(p.dtype, rows * p.n);
   kernels::RowsProduct call = call_of(rows, p.n, p.k, x.data(), weight.data(), out.data());
   if (p.bias) call.bias = bias.data();
-  EXPECT_EQ(cuda::launch_rows_product(p.dtype, call, nullptr), 0);
+  EXPECT_EQ(cuda::launch_rows_product(p.dtype, call, stream()), 0);
   if (values) *values = out.values();
   return out.bytes();
 }
@@ -78,28 +78,28 @@ TEST(RowsLinear, AtRestWritesNothing) {
   const std::vector<uint8_t> before = out.bytes();
   DeviceMemory<int32_t> live(std::vector<int32_t>{0});
   call.live = live.data();
-  ASSERT_EQ(cuda::launch_rows_product(p.dtype, call, nullptr), 0);
+  ASSERT_EQ(cuda::launch_rows_product(p.dtype, call, stream()), 0);
   EXPECT_EQ(out.bytes(), before);
   live[0] = 2;
-  ASSERT_EQ(cuda::launch_rows_product(p.dtype, call, nullptr), 0);
+  ASSERT_EQ(cuda::launch_rows_product(p.dtype, call, stream()), 0);
   EXPECT_EQ(out.bytes(), run(p, p.rows));
 }
 
-// Matrices with so many outputs that a block takes several tiles of them.
+// With so many outputs, a block computes several tiles of them.
 TEST(RowsLinear, EqualsItsTwinForManyOutputs) {
   expect_product({CudaDtype::kBFloat16, 10, 8192 + 21, 24, true});
   expect_product({CudaDtype::kHalf, 20, 8192 + 9, 8, true});
   expect_product({CudaDtype::kBFloat16, 40, 8192 + 40, 8, false});
 }
 
-// Rows that do not begin at a multiple of 16 bytes are read number by number.
+// Rows that are not aligned to 16 bytes are read number by number instead of by vectors.
 TEST(RowsLinear, EqualsItsTwinForOddWidths) {
   for (const size_t k : {1, 3, 12, 37, 259}) expect_product({CudaDtype::kBFloat16, 5, 18, k, true});
 }
 
 TEST(RowsLinear, ARowsBitsDoNotDependOnTheNumberOfRows) {
   for (const size_t k : {600, 38}) {
-    // With many outputs, blocks of many rows take more tiles than those of few.
+    // With many outputs, the number of tiles per block depends on the number of rows.
     const Product p = {CudaDtype::kBFloat16, 80, k == 38 ? size_t{8200} : size_t{18}, k, false, true};
     const std::vector<uint8_t> all = run(p, 80);
     for (const size_t rows : {1, 5, 8, 16, 31, 64, 70}) {
@@ -119,14 +119,14 @@ TEST(RowsLinear, Int8EqualsItsTwin) {
       DeviceMemory<uint8_t> weight(matrix.packed);
       kernels::RowsProduct call = call_of(rows, n, k, x.data(), weight.data(), out.data());
       call.bias = bias.data(), call.packing = kernels::Packing::kInt8;
-      ASSERT_EQ(cuda::launch_rows_product(dtype, call, nullptr), 0);
+      ASSERT_EQ(cuda::launch_rows_product(dtype, call, stream()), 0);
       EXPECT_EQ(difference(dtype, out.values(), twins::linear(dtype, inputs, matrix.values, offsets, k)), "")
           << rows << " x " << k << " -> " << n;
     }
 }
 
-// A product can end with the activation of two products, or add to what is in `out`, whose rows are wider than the
-// result. Both give the bits of separate kernels.
+// A product can end with the gated activation of two products, or add to `out`, whose rows may be wider than the
+// result. Both give the same bits as separate kernels.
 TEST(RowsLinear, EndsAsSeparateKernelsDo) {
   for (const CudaDtype dtype : kHalves)
     for (const bool int8 : {false, true})
@@ -147,12 +147,12 @@ TEST(RowsLinear, EndsAsSeparateKernelsDo) {
           return call;
         };
         const auto start = [&](const kernels::RowsProduct& call) {
-          ASSERT_EQ(cuda::launch_rows_product(dtype, call, nullptr), 0);
+          ASSERT_EQ(cuda::launch_rows_product(dtype, call, stream()), 0);
         };
         start(product(gate, gate_bytes, bias, gates.data()));
         start(product(up, up_bytes, up_bias, ups.data()));
         ASSERT_EQ(cuda::launch_silu_mul(dtype, gates.data(), ups.data(), static_cast<int64_t>(rows * n),
-                                        products.data(), nullptr),
+                                        products.data(), stream()),
                   0);
         kernels::RowsProduct call = product(gate, gate_bytes, bias, fused.data());
         call.up = int8 ? static_cast<void*>(up_bytes.data()) : up.data(), call.up_bias = up_bias.data();
@@ -185,7 +185,7 @@ TEST(RowsLinear, EndsAsSeparateKernelsDo) {
 TEST(RowsLinear, WhatItCannotComputeIsRefused) {
   float none = 0;
   const auto code = [&](CudaDtype dtype, size_t rows) {
-    return cuda::launch_rows_product(dtype, call_of(rows, 8, 8, &none, &none, &none), nullptr);
+    return cuda::launch_rows_product(dtype, call_of(rows, 8, 8, &none, &none, &none), stream());
   };
   EXPECT_EQ(code(CudaDtype::kHalf, 0), 0);
   EXPECT_NE(code(CudaDtype::kHalf, kernels::kMaxProductRows + 1), 0);

@@ -1,5 +1,5 @@
-// Runs the kernels of engine/kernels/cuda/rows.cu on fibers and compares them with their twins, over sizes that end
-// within a warp, a block or a vector.
+// Runs the kernels of engine/kernels/cuda/rows.cu on fibers and compares them with their twins (the same in plain C++),
+// over sizes that end within a warp, a block or a vector.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace twins = kernels::twins;
 
 constexpr float kEps = 1e-5f;
 
-// A kernel's run on one set of inputs: it returns what is wrong with the results, and leaves their bytes.
+// A kernel with one set of inputs. run() returns a description of wrong results, or nothing, and stores their bytes.
 struct Case {
   std::string name;
   std::function<std::string(std::vector<uint8_t>& bytes)> run;
@@ -28,7 +28,7 @@ Case rms_norm_case(CudaDtype dtype, size_t rows, size_t n) {
             const Values x = random_values(dtype, rows * n, n, 3), weight = random_values(dtype, n, 2);
             Array in(dtype, x), scale(dtype, weight), out(dtype, x.size());
             if (cuda::launch_rms_norm(dtype, in.data(), scale.data(), kEps, static_cast<int64_t>(rows),
-                                      static_cast<int64_t>(n), out.data(), nullptr) != 0)
+                                      static_cast<int64_t>(n), out.data(), stream()) != 0)
               return std::string("not launched");
             bytes = out.bytes();
             return difference(dtype, out.values(), twins::rms_norm(dtype, x, weight, static_cast<double>(kEps)));
@@ -39,7 +39,7 @@ Case silu_mul_case(CudaDtype dtype, size_t n) {
   return {name_of(dtype) + " silu_mul " + std::to_string(n), [=](std::vector<uint8_t>& bytes) {
             const Values gate = random_values(dtype, n, n, 8), up = random_values(dtype, n, 3);
             Array g(dtype, gate), u(dtype, up), out(dtype, n);
-            if (cuda::launch_silu_mul(dtype, g.data(), u.data(), static_cast<int64_t>(n), out.data(), nullptr) != 0)
+            if (cuda::launch_silu_mul(dtype, g.data(), u.data(), static_cast<int64_t>(n), out.data(), stream()) != 0)
               return std::string("not launched");
             bytes = out.bytes();
             return difference(dtype, out.values(), twins::silu_mul(dtype, gate, up));
@@ -57,7 +57,7 @@ Case rope_case(CudaDtype dtype, size_t rows, size_t heads, size_t d) {
             }
             Array in(dtype, x), c(CudaDtype::kFloat, cosines), s(CudaDtype::kFloat, sines), out(dtype, x.size());
             if (cuda::launch_rope(dtype, in.data(), c.as<float>(), s.as<float>(), static_cast<int64_t>(rows),
-                                  static_cast<int64_t>(heads), static_cast<int64_t>(d), out.data(), nullptr) != 0)
+                                  static_cast<int64_t>(heads), static_cast<int64_t>(d), out.data(), stream()) != 0)
               return std::string("not launched");
             bytes = out.bytes();
             return difference(dtype, out.values(), twins::rope(dtype, x, cosines, sines, d));
@@ -72,7 +72,7 @@ Case gather_rows_case(CudaDtype dtype, size_t rows, size_t n) {
             Array in(dtype, table), out(dtype, table.size());
             DeviceMemory<int32_t> chosen(ids);
             if (cuda::launch_gather_rows(dtype, in.data(), chosen.data(), static_cast<int64_t>(rows),
-                                         static_cast<int64_t>(n), out.data(), nullptr) != 0)
+                                         static_cast<int64_t>(n), out.data(), stream()) != 0)
               return std::string("not launched");
             bytes = out.bytes();
             return difference(dtype, out.values(), twins::gather_rows(table, ids, n));
@@ -115,13 +115,13 @@ TEST(Rows, GatherRowsEqualsItsTwin) {
 TEST(Rows, NothingIsLaunchedForNoRows) {
   const int64_t before = settings().launches;
   float none = 0;
-  EXPECT_EQ(cuda::launch_rms_norm(CudaDtype::kFloat, &none, &none, kEps, 0, 8, &none, nullptr), 0);
-  EXPECT_EQ(cuda::launch_silu_mul(CudaDtype::kFloat, &none, &none, 0, &none, nullptr), 0);
-  EXPECT_EQ(cuda::launch_rope(CudaDtype::kFloat, &none, &none, &none, 0, 2, 8, &none, nullptr), 0);
+  EXPECT_EQ(cuda::launch_rms_norm(CudaDtype::kFloat, &none, &none, kEps, 0, 8, &none, stream()), 0);
+  EXPECT_EQ(cuda::launch_silu_mul(CudaDtype::kFloat, &none, &none, 0, &none, stream()), 0);
+  EXPECT_EQ(cuda::launch_rope(CudaDtype::kFloat, &none, &none, &none, 0, 2, 8, &none, stream()), 0);
   const int32_t id = 0;
-  EXPECT_EQ(cuda::launch_gather_rows(CudaDtype::kFloat, &none, &id, 0, 8, &none, nullptr), 0);
+  EXPECT_EQ(cuda::launch_gather_rows(CudaDtype::kFloat, &none, &id, 0, 8, &none, stream()), 0);
   EXPECT_EQ(settings().launches, before);
-  EXPECT_NE(cuda::launch_silu_mul(static_cast<CudaDtype>(9), &none, &none, 1, &none, nullptr), 0);
+  EXPECT_NE(cuda::launch_silu_mul(static_cast<CudaDtype>(9), &none, &none, 1, &none, stream()), 0);
 }
 
 // Leaves out each barrier that the kernels reach, one at a time, and expects that a result changes.
@@ -141,7 +141,7 @@ TEST(Rows, NoBarrierCanBeLeftOut) {
   settings() = {};
 }
 
-// Each token moves to the slot that the one before it was read from.
+// Each move reads the slot that the next move overwrites, so moves in another order would lose tokens.
 TEST(Rows, MoveSlotsKeepsWhatIsStillToBeRead) {
   constexpr size_t kPlanes = 3, kWidth = 100, kSlots = kernels::kPagedSlots;
   std::vector<uint16_t> values(kPlanes * kSlots * kWidth);
@@ -159,7 +159,7 @@ TEST(Rows, MoveSlotsKeepsWhatIsStillToBeRead) {
     for (const auto& [from, to] : {std::pair<size_t, size_t>{5, 3}, {6, 5}, {7, 6}, {63, 7}})
       for (size_t i = 0; i < kWidth; ++i)
         expected[(plane * kSlots + to) * kWidth + i] = values[(plane * kSlots + from) * kWidth + i];
-  ASSERT_EQ(cuda::launch_move_slots(moves, nullptr), 0);
+  ASSERT_EQ(cuda::launch_move_slots(moves, stream()), 0);
   EXPECT_EQ(block.read(), expected);
 }
 

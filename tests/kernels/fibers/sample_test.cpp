@@ -1,7 +1,8 @@
-// Runs the kernels for sampling and for drawing drafts on fibers, beside the host's sampler.
+// Compares the kernels that sample and that draw drafts, on fibers, with the host's sampler.
 #include <cmath>
 #include <limits>
 
+#include "base/philox.h"
 #include "engine/decode/sampling/sampler.h"
 #include "tests/kernels/fibers/sampling.h"
 
@@ -26,7 +27,7 @@ TEST(SampleKernel, GivesTheHostsDistributions) {
         const std::vector<float> logits = random_logits(number + 1000 * vocab, vocab, number % 2 == 1);
         std::vector<float> expected(vocab);
         if (options.greedy())
-          expected = logits;  // which nobody draws from
+          expected = logits;  // unused, because greedy rows need no distribution
         else
           decode::distribution(logits, options, expected, scratch);
         settings().seed = number;
@@ -39,6 +40,45 @@ TEST(SampleKernel, GivesTheHostsDistributions) {
       }
 }
 
+// Rows that are too long to be compared element by element: with few and with many likely tokens, and with equal ones.
+TEST(SampleKernel, GivesTheHostsDistributionsOfManyTokens) {
+  struct Row {
+    const char* name;
+    double spread;  // of the logits
+    double step;    // above 0: logits are multiples of it
+  };
+  constexpr Row kRows[] = {{"peaked", 8, 0}, {"flat", 0.5, 0}, {"rounded", 2, 0.25}, {"equal", 0, 0}};
+  const SamplingOptions all_options[] = {{.temperature = 1, .top_k = 40},
+                                         {.temperature = 1, .top_p = 0.95},
+                                         {.temperature = 0.7, .top_k = 60, .top_p = 0.9},
+                                         {.temperature = 1, .top_k = 700},
+                                         {.temperature = 1, .top_k = 2500, .top_p = 0.99, .min_p = 0.01},
+                                         {.temperature = 3, .top_p = 0.999999}};
+  constexpr size_t kVocab = 4001;
+  std::vector<int32_t> scratch;
+  for (const Row& row : kRows)
+    for (const SamplingOptions& options : all_options)
+      for (const unsigned threads : {96u, 256u}) {
+        PhiloxStream random(3, static_cast<uint64_t>(row.spread * 10));
+        std::vector<float> logits(kVocab), expected(kVocab);
+        for (float& x : logits) {
+          const double normal = std::sqrt(-2 * std::log(random.uniform())) * std::cos(6.283185307 * random.uniform());
+          x = static_cast<float>(row.step > 0 ? std::round(normal * row.spread / row.step) * row.step
+                                              : normal * row.spread);
+          if (x == 0) x = random.uniform() < 0.5 ? 0.0f : -0.0f;  // equal, although their bits differ
+        }
+        decode::distribution(logits, options, expected, scratch);
+        const Sampled found = sample(logits, options, threads);
+        EXPECT_TRUE(found.equal);
+        EXPECT_EQ(found.token, decode::argmax(logits));
+        // The host's sums are rounded, so the last bit may differ.
+        for (size_t i = 0; i < kVocab; ++i)
+          ASSERT_NEAR(found.probs[i], expected[i], 1e-6f * expected[i])
+              << row.name << ", T " << options.temperature << ", top-k " << options.top_k << ", top-p " << options.top_p
+              << ", " << threads << " threads, token " << i;
+      }
+}
+
 TEST(SampleKernel, BrokenLogitsGiveNoToken) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     std::vector<float> logits = random_logits(1, 50, false);
@@ -48,7 +88,7 @@ TEST(SampleKernel, BrokenLogitsGiveNoToken) {
   EXPECT_EQ(sample(std::vector<float>(50, kMasked), {.temperature = 1}, 64).token, kernels::kBrokenRow);
 }
 
-// Chains and trees, greedy and sampled, with nodes that are absent and chains that have stopped or stop now.
+// Covers chains and trees, greedy and sampled, with absent nodes and with chains that have stopped or stop now.
 TEST(DraftKernel, DrawsTheTokensOfTheHost) {
   int64_t absent = 0, siblings = 0, stopped = 0, went_on = 0;
   for (const size_t vocab : {4, 31, 150})

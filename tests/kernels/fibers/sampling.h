@@ -22,9 +22,9 @@ using self_test::random_logits;
 struct Sampled {
   std::vector<float> probs;
   int32_t token, choices;
-  bool equal;  // both rows gave the same
+  bool equal;  // both rows gave the same results
 };
-// Runs the kernel on two equal rows, so that a wrong offset is noticed, and a third that is left alone between them.
+// Samples two equal rows, to notice wrong offsets, and between them a row marked to be left alone.
 inline Sampled sample(const std::vector<float>& logits, const SamplingOptions& options, unsigned threads) {
   const kernels::SampleRow row = {options.temperature, options.top_p, options.min_p,
                                   static_cast<int32_t>(options.top_k), 0};
@@ -37,7 +37,7 @@ inline Sampled sample(const std::vector<float>& logits, const SamplingOptions& o
   DeviceMemory<int32_t> tokens(size_t{3}), choices(size_t{3});
   EXPECT_EQ(kernels::cuda::launch_sample(
                 {rows.data(), values.data(), tokens.data(), choices.data(), 3, static_cast<int32_t>(logits.size())},
-                threads, nullptr),
+                threads, stream()),
             0);
   const std::vector<float> all = values.read();
   const auto size = static_cast<std::ptrdiff_t>(logits.size());
@@ -52,7 +52,7 @@ inline Sampled sample(const std::vector<float>& logits, const SamplingOptions& o
 
 struct Drawn {
   DraftLevel::Result result;
-  std::vector<int32_t> ids, next_ids, for_host;  // by node
+  std::vector<int32_t> ids, next_ids, for_host;  // one element per node
   std::vector<float> logits;
 };
 inline Drawn draw(const DraftLevel& level, unsigned threads) {
@@ -73,7 +73,7 @@ inline Drawn draw(const DraftLevel& level, unsigned threads) {
   const bool first = level.needs_samples();
   if (first) {
     EXPECT_EQ(kernels::cuda::launch_sample(
-                  {samples.data(), logits.data(), sampled.data(), choices.data(), num_rows, vocab}, threads, nullptr),
+                  {samples.data(), logits.data(), sampled.data(), choices.data(), num_rows, vocab}, threads, stream()),
               0);
   }
   const std::vector<float> before = logits.read();
@@ -86,9 +86,9 @@ inline Drawn draw(const DraftLevel& level, unsigned threads) {
                                          .confidences = confidences.data(),
                                          .num_rows = num_rows,
                                          .vocab = vocab},
-                                        threads, nullptr),
+                                        threads, stream()),
             0);
-  if (first) {  // the children were put back
+  if (first) {  // the kernel must have restored the probabilities of drawn children
     for (size_t i = 0; i < count; ++i)
       if (level.rows[i].options.temperature != 0) {
         const std::vector<float> after = logits.read();

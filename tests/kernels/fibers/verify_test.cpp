@@ -1,5 +1,5 @@
-// Runs the verification rules on fibers: under the enumerator of tests/lossless, which answers the choices inside the
-// kernel, and with random numbers beside the host's steps.
+// Tests the verification rules on fibers: under the enumerator of tests/lossless, which decides the random choices
+// inside the kernel, and with random numbers in comparison with the host's steps.
 #include <gtest/gtest.h>
 
 #include "engine/decode/sampling/verifier.h"
@@ -20,8 +20,8 @@ using decode::VerifyResult;
 using self_test::random_draft;
 using self_test::RandomDraft;
 
-// Calls start(pass) with the arrays in a kernel's memory and returns the outcomes. Sets `scored`, if given, to what the
-// kernel told of each node.
+// Copies the arrays to a kernel's memory, calls start(pass) and returns the outcomes. Stores the kernel's score of each
+// node in `scored`, if given.
 template <class F>
 std::vector<kernels::VerifyOutcome> run(const self_test::VerifyArrays& arrays, const F& start,
                                         std::vector<kernels::VerifyScore>* scored = nullptr) {
@@ -47,7 +47,7 @@ std::vector<kernels::VerifyOutcome> run(const self_test::VerifyArrays& arrays, c
   return outcomes.read();
 }
 
-// Takes every choice from a host's Randomness, asked by one thread.
+// Takes every random choice from the host's Randomness, which one thread asks for its team.
 struct AskedChoices {
   Randomness& randomness;
   template <class Team>
@@ -67,7 +67,7 @@ struct AskedChoices {
   }
 };
 
-// Verifies inside a kernel of two warps. It stands in for decode::verify() in a Stepper.
+// Verifies inside a kernel of two warps. Replaces decode::verify() in a Stepper.
 VerifyResult verify_on_fibers(VerifyRule rule, const VerifyInput& input, Randomness& randomness, std::vector<float>&) {
   self_test::VerifyArrays arrays;
   arrays.add(input, rule);
@@ -121,7 +121,7 @@ std::vector<kernels::VerifyOutcome> verify_seeded(const std::vector<RandomDraft>
   for (size_t i = 0; i < cases.size(); ++i) arrays.add(cases[i].input(), rule, 1000 + i);
   return run(
       arrays,
-      [&](const kernels::VerifyPass& on_device) { EXPECT_EQ(cuda::launch_verify(on_device, threads, nullptr), 0); },
+      [&](const kernels::VerifyPass& on_device) { EXPECT_EQ(cuda::launch_verify(on_device, threads, stream()), 0); },
       scores);
 }
 
@@ -145,7 +145,7 @@ void expect_as_on_the_host(bool tree) {
 TEST(VerifyKernel, ChainsAreVerifiedAsOnTheHost) { expect_as_on_the_host(false); }
 TEST(VerifyKernel, TreesAreVerifiedAsOnTheHost) { expect_as_on_the_host(true); }
 
-// Greedy text: a token is kept if it is the likeliest, as the target rule does with one-hot rows.
+// With the greedy rule a token is kept if it is the likeliest one, as with the target rule and one-hot distributions.
 TEST(VerifyKernel, GreedyTextTakesTheLikeliestTokens) {
   int64_t kept = 0;
   for (const bool tree : {false, true})
@@ -153,7 +153,7 @@ TEST(VerifyKernel, GreedyTextTakesTheLikeliestTokens) {
       RandomDraft one = random_draft(number, tree);
       if (one.tokens.empty()) continue;
       PhiloxStream random(14, number);
-      for (size_t i = 0; i < one.p.size(); ++i) {  // often a child of this node
+      for (size_t i = 0; i < one.p.size(); ++i) {  // the likeliest token is often a child of this node
         const auto token = static_cast<size_t>(one.tokens[random.below(one.tokens.size())]);
         std::ranges::fill(one.p[i], 0.0f);
         one.p[i][token] = 1;
@@ -161,7 +161,7 @@ TEST(VerifyKernel, GreedyTextTakesTheLikeliestTokens) {
       self_test::VerifyArrays arrays;
       arrays.add(one.input(), VerifyRule::kTarget, 1000);
       const auto start = [&](const kernels::VerifyPass& on_device) {
-        EXPECT_EQ(cuda::launch_verify(on_device, 64, nullptr), 0);
+        EXPECT_EQ(cuda::launch_verify(on_device, 64, stream()), 0);
       };
       const kernels::VerifyOutcome expected = run(arrays, start)[0];
       arrays.tasks[0].rule = kernels::DeviceRule::kGreedy;
@@ -181,7 +181,7 @@ TEST(VerifyKernel, ScoresNodesBeforeItChangesTheirRows) {
     if (RandomDraft one = random_draft(number, false); one.p[0].size() > 30) cases.push_back(one);
   for (RandomDraft& one : cases)
     for (auto* rows : {&one.p, &one.q})
-      for (auto& row : *rows) row.resize(200, 1e-4f);  // a pass has one vocabulary
+      for (auto& row : *rows) row.resize(200, 1e-4f);  // all rows of a pass have the same vocabulary
   std::vector<kernels::VerifyScore> scores;
   verify_seeded(cases, VerifyRule::kBlock, 96, &scores);
   size_t node = 0;
@@ -196,7 +196,7 @@ TEST(VerifyKernel, ScoresNodesBeforeItChangesTheirRows) {
   EXPECT_EQ(node, scores.size());
 }
 
-// Returns the arrays of a draft to which nodes were added that are absent.
+// Returns the arrays of a draft with absent nodes inserted between its own nodes.
 self_test::VerifyArrays with_absent(const RandomDraft& one, VerifyRule rule, uint64_t number) {
   const VerifyInput in = one.input();
   self_test::VerifyArrays arrays;
@@ -236,7 +236,7 @@ TEST(VerifyKernel, AbsentNodesAreAsIfNotThere) {
         const self_test::VerifyArrays arrays = with_absent(one, rule, number);
         settings().seed = number;
         const auto start = [&](const kernels::VerifyPass& on_device) {
-          EXPECT_EQ(cuda::launch_verify(on_device, 64, nullptr), 0);
+          EXPECT_EQ(cuda::launch_verify(on_device, 64, stream()), 0);
         };
         const kernels::VerifyOutcome found = run(arrays, start)[0], expected = verify_seeded({one}, rule, 64)[0];
         EXPECT_EQ(found.failed, 0);
@@ -248,7 +248,7 @@ TEST(VerifyKernel, AbsentNodesAreAsIfNotThere) {
       }
 }
 
-// The cursors go on where the last round ended, so that two rounds use different numbers.
+// Cursors count the random numbers used of each kind, so that the next round continues after them.
 TEST(VerifyKernel, CursorsCountWhatWasDrawn) {
   std::vector<RandomDraft> cases;
   for (uint64_t number = 0; cases.size() < 4; ++number)
@@ -283,7 +283,7 @@ TEST(VerifyKernel, ImpossibleDraftsAreReported) {
   EXPECT_EQ(verify_seeded({one}, VerifyRule::kCoupled, 32)[0].failed, 1);
 }
 
-// Returns what every thread of a block gets from two sums that follow each other.
+// Runs two team sums one after the other in a block. Returns the totals over all threads of what each thread got.
 std::array<int32_t, 4> sums_of_all_threads() {
   DeviceMemory<double> found(size_t{192});
   auto memory = std::make_unique<cuda::TeamMemory>();
@@ -300,13 +300,13 @@ std::array<int32_t, 4> sums_of_all_threads() {
   return {static_cast<int32_t>(1e6 * sums[0]), static_cast<int32_t>(1e6 * sums[1]), 0, 0};
 }
 
-// The kernels for verification and sampling share the barriers of block_team.h.
+// Leaves out each barrier in turn and expects another result. The kernels for verification and sampling share barriers.
 TEST(VerifyKernel, NoBarrierCanBeLeftOut) {
   std::vector<std::pair<RandomDraft, VerifyRule>> cases;
   for (uint64_t number = 0; number < 16; ++number)
     for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kCoupled})
       cases.push_back({random_draft(number, number % 2 == 1), rule});
-  // Rejected siblings change the rows that later ones are compared with.
+  // Trees with at least three children of the root: a rejected sibling changes the rows for the later ones.
   for (uint64_t number = 100; number < 3000; ++number)
     if (const RandomDraft one = random_draft(number, true);
         one.p[0].size() < 40 && std::count(one.parents.begin(), one.parents.end(), -1) >= 3)

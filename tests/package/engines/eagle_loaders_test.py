@@ -1,15 +1,17 @@
-"""Loads EAGLE-3 heads that specdec wrote with the code of vLLM and SGLang, each engine in a process of its own, runs
-one pass of each on the CPU, and compares it with specdec's. `specdec package lint` must accept them, too.
+"""Loads EAGLE-3 heads written by specdec into the model classes of vLLM and SGLang, each engine in its own process,
+runs one CPU pass of each head, and compares the results with specdec's. `specdec package lint` must accept the
+heads, too.
 
 python3 eagle_loaders_test.py BUILD_DIR
 
-Needs the same folder and Python as engine_parsers_test.py (SPECDEC_ENGINE_PACKAGES, SPECDEC_ENGINE_PYTHON), and skips
-without them. `make nightly PARTS="tools checks"` makes the folder once and runs this.
+Needs the same folder and Python as engine_parsers_test.py (SPECDEC_ENGINE_PACKAGES, SPECDEC_ENGINE_PYTHON), and
+skips without them. `make nightly PARTS="tools checks"` makes the folder once and runs this test.
 
-Real: the engines' argument and configuration code, the target's and the head's classes of both, their load_weights(),
-the choice of the target's layers, norms, linear layers, rope and MLP in the engines' own PyTorch code, in vLLM the
-target's pass, too. Stand-ins: the attention kernel (PyTorch's causal attention without a cache), compiled extensions,
-and in SGLang the logits processor (a product with lm_head) and the target's pass (specdec's states are used)."""
+This code of the engines is tested: argument and configuration code, the classes of target and head, load_weights(),
+the choice of the target's layers, and norms, linear layers, rope and MLP in the engines' PyTorch code; in vLLM also
+the target's pass. Replaced by stand-ins: the attention kernel (PyTorch's causal attention without a cache), compiled
+extensions, and in SGLang the logits processor (a product with lm_head) and the target's pass (specdec's hidden
+states are used)."""
 
 import atexit
 import json
@@ -26,11 +28,11 @@ HERE = Path(__file__).resolve()
 TOLERANCE = 1e-4
 
 
-# --- in the process of an engine ---
+# --- functions that run in the process of an engine ---
 
 
 def attention_module():
-    """Returns the class that stands in for the engines' attention: causal, over the rows of one text."""
+    """Returns a class that replaces the engines' attention: causal attention over the rows of a single text."""
     import torch
 
     class CausalAttention(torch.nn.Module):
@@ -56,8 +58,8 @@ def read(file):
 
 
 def load(model, tensors):
-    """Fills the model with NaN, loads the tensors, and returns what is wrong: values that no tensor gave, and tensors
-    whose values went nowhere. Rows that pad a vocabulary are zero in both engines and count as none."""
+    """Fills the model with NaN, loads the tensors, and returns a list of faults: values that no tensor set, and
+    tensor values that were not loaded. Rows that pad a vocabulary are zero in both engines and are not counted."""
     import torch
 
     for parameter in model.parameters():
@@ -81,14 +83,15 @@ def load(model, tensors):
 
 
 def largest_difference(got, expected):
-    """Returns the largest difference; infinite where shapes or the places of −inf differ."""
+    """Returns the largest absolute difference; infinite if the shapes or the positions of −inf differ."""
     if got.shape != expected.shape or not bool((got.isinf() == expected.isinf()).all()):
         return float("inf")
     return (got - expected)[~expected.isinf()].abs().max().item()
 
 
 def controls(make, tensors):
-    """Returns what the engine says of a head without one tensor, for which this test must fail."""
+    """Returns the faults that load() finds in a head without fc.weight. If there are none, load() cannot find
+    faults at all."""
     fewer = {n: t for n, t in tensors.items() if n != "fc.weight"}
     try:
         return load(make(), fewer)
@@ -114,7 +117,7 @@ def vllm_config(case, draft):
 
 
 def vllm_target(config, case, expected):
-    """Returns the layers that vLLM's runner reads, and how far the states of its target are from specdec's."""
+    """Returns the layers that vLLM's runner reads, and the largest difference of its hidden states from specdec's."""
     import torch
     from vllm.model_executor.model_loader.utils import process_weights_after_loading
     from vllm.model_executor.models.llama import LlamaForCausalLM
@@ -135,7 +138,7 @@ def vllm_target(config, case, expected):
 
 
 def load_vllm(arguments):
-    """Loads one head; `arguments` are the folder of the case and the name of the layout."""
+    """Loads a head with vLLM. `arguments`: the folder of the test case and the name of the head's layout."""
     import torch
 
     case, draft = Path(arguments[0]), Path(arguments[0]) / arguments[1]
@@ -179,7 +182,7 @@ def load_vllm(arguments):
 
 
 def sglang_config(case, draft):
-    """Publishes SGLang's arguments, and returns the head's configuration and the layers of the target's to read."""
+    """Sets SGLang's global arguments. Returns the head's configuration and the target layers that SGLang reads."""
     from sglang.srt.configs.model_config import ModelConfig
     from sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state import (
         resolve_spec_aux_hidden_state_config,
@@ -204,7 +207,7 @@ def sglang_config(case, draft):
 
 
 def load_sglang(arguments):
-    """Loads one head; `arguments` are the folder of the case and the name of the layout."""
+    """Loads a head with SGLang. `arguments`: the folder of the test case and the name of the head's layout."""
     import types
 
     import torch
@@ -223,7 +226,8 @@ def load_sglang(arguments):
     with torch.no_grad():
         reader = llama.LlamaForCausalLM(target.hf_config)
         reader.set_eagle3_layers_to_capture(aux.eagle_aux_hidden_state_layer_ids)
-        # SGLang's registry has the classes of every module's EntryClass by name; making it would import them all.
+        # SGLang's registry maps names to the classes in EntryClass of all modules; building it would import every
+        # module.
         cls = {c.__name__: c for c in EntryClass}[config.hf_config.architectures[0]]
         tensors = read(draft / "model.safetensors")
         head = cls(config.hf_config)
@@ -251,11 +255,11 @@ def load_sglang(arguments):
     }
 
 
-# --- the test ---
+# --- the test itself ---
 
 
 def train(build, work, layers, reduced):
-    """Returns a head of `specdec distill --draft eagle3`, and its target."""
+    """Trains a head with `specdec distill --draft eagle3`, and returns it with its target."""
     sys.path.insert(0, str(HERE.parents[2] / "e2e"))
     from tiny_model import write_tiny_model
 
@@ -325,7 +329,7 @@ def main():
     print(f"ok: specdec package lint accepts {2 * len(heads)} trained heads")
     for engine, layouts in (("vllm", ("plain", "speculators")), ("sglang", ("plain",))):
         version = next(Path(packages).glob(f"{engine}-*.dist-info")).name.removesuffix(".dist-info")
-        # SGLang does not know norm_before_residual, of which `specdec package lint` warns.
+        # SGLang ignores norm_before_residual, about which `specdec package lint` warns, so those heads are left out.
         asked = {
             f"{case.name} {layout}": (case, layout)
             for case in cases

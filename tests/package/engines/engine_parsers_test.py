@@ -1,12 +1,11 @@
-"""Runs the emitted launch files through vLLM's and SGLang's own argument and configuration code, each engine in a
-process of its own, and parses every YAML file.
+"""Checks specdec's launch files with the argument and configuration code of vLLM and SGLang, each engine in its own
+process, and parses every YAML file.
 
 python3 engine_parsers_test.py BUILD_DIR
 
-Needs SPECDEC_ENGINE_PACKAGES, a folder with the Python files of the wheels in engines.txt and, in deps/, the packages
-of requirements.txt, and SPECDEC_ENGINE_PYTHON, a Python with torch, numpy and pydantic (the one that builds specdec).
-Skips without them. `make nightly PARTS="tools checks"` makes the folder once and runs this.
-"""
+Needs SPECDEC_ENGINE_PACKAGES, a folder with the Python files of the wheels in engines.txt and, in deps/, the
+packages of requirements.txt, and SPECDEC_ENGINE_PYTHON, a Python with torch, numpy and pydantic (the one that builds
+specdec). Skips without them. `make nightly PARTS="tools checks"` makes the folder once and runs this test."""
 
 import ast
 import atexit
@@ -25,9 +24,8 @@ from unittest.mock import MagicMock
 
 SKIP = 77
 HERE = Path(__file__).resolve()
-# These modules are compiled, or do not matter here, because none of them reads a launch file. A stand-in answers
-# whatever is asked of them. torchcodec is not in the list: transformers works without it, but would ask a stand-in for
-# its version.
+# Modules that are replaced by a stand-in with every attribute, because they are compiled or not used to read launch
+# files. torchcodec is not in the list: transformers works without it, but would ask a stand-in for its version.
 STAND_INS = {
     "xgrammar",
     "tvm_ffi",
@@ -56,7 +54,8 @@ class AnyAttribute(type):
 
 
 def any_schema(*_):
-    """Tells pydantic, which asks a class with this as a method, that a field of the class may hold anything."""
+    """Returns a pydantic schema that accepts any value. Pydantic calls this method of a class used as the type of a
+    field."""
     from pydantic_core import core_schema
 
     return core_schema.any_schema()
@@ -79,7 +78,7 @@ class StandIn(types.ModuleType):
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Provides the STAND_INS. It is the last finder, so it is asked only for modules that no other finder has."""
+    """Provides the modules in STAND_INS. It is the last finder, so it is asked only if no other finder has a module."""
 
     def find_spec(self, name, path=None, target=None):
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.split(".")[0] in STAND_INS else None
@@ -98,7 +97,7 @@ def expect(condition, text):
 
 
 def variant(case):
-    """Returns the name of the quantised draft that the case's launch files start with; empty if there is none."""
+    """Returns the format of the quantised draft with which the case's launch files start; "" if there is none."""
     return case.name.removeprefix("variant-") if case.name.startswith("variant-") else ""
 
 
@@ -107,7 +106,7 @@ def draft_of(case):
 
 
 def arguments_of(script, program):
-    """Returns the arguments with which the script starts `program`, recorded by a stand-in for it."""
+    """Runs the script with a stand-in for `program`, and returns the arguments with which the script called it."""
     with tempfile.TemporaryDirectory() as bin_dir:
         stand_in = Path(bin_dir, program)
         stand_in.write_text('#!/bin/sh\nfor a in "$@"; do printf \'%s\\0\' "$a"; done\n')
@@ -121,11 +120,11 @@ def arguments_of(script, program):
     return [a.decode() for a in done.stdout.split(b"\0")[:-1]]
 
 
-# --- the packages' own code ---
+# --- functions that run the engines' own code ---
 
 
 def vllm_on_a_cpu():
-    """Imports vLLM so that it looks for no device and imports no model class to answer questions about decoders."""
+    """Imports vLLM in a way that does not look for a GPU and does not import model classes to inspect decoders."""
     import vllm.platforms
     from vllm.platforms.cpu import CpuPlatform
 
@@ -150,7 +149,7 @@ def vllm_on_a_cpu():
 
 
 def vllm_engine(arguments):
-    """Takes the arguments after `vllm serve` through vLLM's parser, and returns its AsyncEngineArgs."""
+    """Parses the arguments after `vllm serve` with vLLM's parser, and returns its AsyncEngineArgs."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.common.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -162,8 +161,8 @@ def vllm_engine(arguments):
 
 
 def parse_vllm(arguments):
-    """Takes argv through vLLM's parser, the target's ModelConfig and SpeculativeConfig, whose own checks run, and
-    expands the schedule as the scheduler does."""
+    """Parses the arguments with vLLM's parser, constructs ModelConfig and SpeculativeConfig, which run their own
+    checks, and expands the schedule as vLLM's scheduler does."""
     vllm_on_a_cpu()
     from vllm.config import ParallelConfig
     from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
@@ -192,8 +191,8 @@ def parse_vllm(arguments):
 
 
 def parse_sglang(arguments):
-    """Takes argv through SGLang's parser and ServerArgs, which resolves it, and reads the adaptive file with SGLang's
-    reader."""
+    """Parses the arguments with SGLang's parser, resolves them with ServerArgs, and reads the adaptive file with
+    SGLang's own reader."""
     from sglang.srt.speculative.adaptive_spec_params import AdaptiveSpeculativeParams
 
     expect(arguments[:2] == ["-m", "sglang.launch_server"], arguments)
@@ -218,7 +217,7 @@ def parse_sglang(arguments):
 
 
 def sglang_arguments(arguments):
-    """Takes the arguments after `-m sglang.launch_server` through SGLang's parser, and returns its ServerArgs."""
+    """Parses the arguments after `-m sglang.launch_server` with SGLang's parser, and returns its ServerArgs."""
     import argparse
 
     from sglang.srt.server_args import ServerArgs
@@ -230,7 +229,7 @@ def sglang_arguments(arguments):
 
 
 def resolve_sglang(args):
-    """Returns the speculative part of what the server derives from its arguments before it loads anything."""
+    """Returns the speculation settings that the server derives from its arguments before it loads a model."""
     from sglang.srt.arg_groups import speculative_hook
     from sglang.srt.arg_groups.overrides import resolved_view
 
@@ -248,8 +247,8 @@ def resolve_sglang(args):
 
 
 def child(answers):
-    """Runs as FILE --child vllm|sglang: reads {case: argv} from stdin and prints {case: {"ok": …} or {"error": …}} as
-    the last line of stdout. `answers` has the function of each engine."""
+    """Runs in a child process, as FILE --child vllm|sglang: reads {case: argv} from stdin and prints {case: {"ok":
+    …} or {"error": …}} as the last line of stdout. `answers` maps an engine to its function."""
     packages = Path(os.environ["SPECDEC_ENGINE_PACKAGES"])
     sys.path[:0] = [str(p) for p in (packages, packages / "deps") if p.is_dir()]
     sys.meta_path.append(Finder())
@@ -259,7 +258,7 @@ def child(answers):
             results[case] = {"ok": parse(arguments)}
         except SystemExit as e:
             results[case] = {"error": f"exit {e.code}"}
-        except Exception as e:  # the engine's refusal is the result
+        except Exception as e:  # an error of the engine's parser is a result of the test
             results[case] = {"error": f"{type(e).__name__}: {e}"}
             if os.environ.get("SPECDEC_ENGINE_TRACE"):
                 import traceback
@@ -268,10 +267,10 @@ def child(answers):
     print("\n" + json.dumps(results))
 
 
-# --- the test ---
+# --- the test itself ---
 
 
-# The families of targets, each with its class, and whether the launch files of vLLM and SGLang name an EAGLE-3 head.
+# Model families of targets (model_type), each with its class in transformers.
 FAMILIES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
@@ -288,7 +287,7 @@ FAMILIES = {
 
 
 class Classes:
-    """The classes of an engine's model files, read from their text, because importing them needs a GPU's packages."""
+    """Collects the classes of an engine's model files by parsing their text; importing them needs GPU packages."""
 
     def __init__(self, folder):
         self.found = {}
@@ -300,7 +299,7 @@ class Classes:
                     self.found.setdefault(node.name, []).append((file.stem, bases, methods))
 
     def has(self, name, wanted, seen=()):
-        """Returns whether the class, or one of its bases, is called `wanted` or has a method of this name."""
+        """Returns whether the class or one of its bases has the base class or the method `wanted`."""
         for _, bases, methods in self.found.get(name, []):
             if wanted in methods or wanted in bases:
                 return True
@@ -310,7 +309,7 @@ class Classes:
 
 
 def check_families(packages, by_name):
-    """Holds the table of deploy/package/head_support.cpp to the engines' own classes."""
+    """Checks the table in deploy/package/head_support.cpp against the engines' own classes."""
     registry = (Path(packages) / "vllm/model_executor/models/registry.py").read_text()
     vllm = Classes(Path(packages) / "vllm/model_executor/models")
     sglang = Classes(Path(packages) / "sglang/srt/models")
@@ -327,12 +326,12 @@ def check_families(packages, by_name):
     print(f"ok: vLLM's and SGLang's classes of {len(FAMILIES)} families hand out hidden states where the files say so")
 
 
-# llama.cpp's graphs of the families that it has under another name.
+# Families whose graph in llama.cpp has another name.
 GRAPHS = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
 
 
 def check_graphs(graphs, by_name):
-    """Holds the same table to llama.cpp's graphs: those that keep the inputs of the layers can serve a head."""
+    """Checks the table in head_support.cpp: a llama.cpp graph that keeps its layers' inputs can serve a head."""
     for family in FAMILIES:
         graph = (Path(graphs) / (GRAPHS.get(family, family) + ".cpp")).read_text()
         script = (by_name["family-eagle3-" + family] / "engines/llama.cpp.sh").read_text()
@@ -428,7 +427,7 @@ def check_sglang(case, got):
     if k == 0:
         return expect(got["algorithm"] is None, f"{case.name}: {got}")
     resolved = got["resolved"]
-    # SGLang refuses rejection sampling when it loads a head with a reduced vocabulary (speculative/eagle_worker_v2.py).
+    # SGLang refuses rejection sampling for a head with a reduced vocabulary (speculative/eagle_worker_v2.py).
     samples = eagle3 and "reduced" not in case.name
     expect(got["draft"] == draft_of(case), f"{case.name}: {got}")
     expect(
@@ -474,8 +473,8 @@ def check_yaml(case):
                 config,
             )
             expect(s.get("draft_len_schedule") == (schedule if many else None), config)
-    # KServe: these are the fields of LLMInferenceService v1alpha2. Its own controller would append what spec.speculator
-    # holds, so the arguments are given directly.
+    # KServe: these are the fields of LLMInferenceService v1alpha2. The draft is given in the arguments, because
+    # KServe's controller would append arguments of its own for spec.speculator.
     expect(
         kserve["apiVersion"] == "serving.kserve.io/v1alpha2"
         and kserve["kind"] == "LLMInferenceService"
@@ -490,7 +489,7 @@ def check_yaml(case):
         and isinstance(container["env"][0]["value"], str),
         kserve,
     )
-    # Helm: these are the types of vllm-stack's values.schema.json.
+    # Helm: these are the types in vllm-stack's values.schema.json.
     spec = helm["servingEngineSpec"]["modelSpec"][0]
     types_of = {
         "name": str,
@@ -567,7 +566,7 @@ def main():
         print(f"ok: {found[0].name.removesuffix('.dist-info')} takes {script} of {len(results)} plans as it is meant")
         if (
             engine == "vllm" and pods
-        ):  # the same arguments through KServe and Helm, with the package where the pod mounts it
+        ):  # KServe and Helm must pass the same arguments, with the package at the path where the pod mounts it
             mounted = {
                 f"{name} {i}": [a.replace("/mnt/package", str(by_name[name])) for a in arguments]
                 for name, both in pods.items()
@@ -577,7 +576,7 @@ def main():
             for name, got in ask(engine, mounted).items():
                 check(by_name[name.split()[0]], got)
             print("ok: and what KServe and Helm hand to it")
-    # The parsers refuse wrong arguments, so the checks above can fail.
+    # The engines' parsers must refuse these wrong arguments, which shows that the checks above can fail.
     wrong = {
         "schedule": [
             "serve",

@@ -1,5 +1,5 @@
-// Tests of replacing the draft of a running server: no text changes, no request fails, and the figures of the trial
-// equal those of a direct computation.
+// Tests replacing the draft of a running server: no text may change, no request may fail, and the figures of a trial
+// must equal directly computed ones.
 #include "deploy/serve/engine/draft_swap.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ namespace {
 using decode::toy::Model;
 using decode::toy::Tokens;
 
-// Loads drafts by name: "good" is the target itself, "random" is unlike it, "narrow" has another vocabulary, and
-// "dying" fails in every pass.
+// A loader of toy drafts by name: "good" equals the target, "random" differs from it, "narrow" has another vocabulary,
+// and "dying" throws in every pass.
 struct Shelf {
   NamedDraft load(const std::string& name) {
     if (name == "missing") throw Error(ErrorKind::kModel, "missing: no such model");
@@ -67,7 +67,7 @@ double accepted_of(SwapServer& server, int requests) {
   return static_cast<double>(accepted) / static_cast<double>(drafted);
 }
 
-// Blocks the pass-th pass of the target, counted from the construction of this object, until open() is called.
+// Blocks the target's pass number `pass`, counted from construction, until open() is called.
 struct Gate {
   explicit Gate(Model& model, int64_t pass) : model_(model) {
     model.before_pass = [this, left = pass](auto) mutable {
@@ -115,7 +115,7 @@ TEST(DraftSwap, ARequestInTheMiddleKeepsItsTextAndItsDraft) {
     gate.open();
     client.join();
     EXPECT_EQ(found, expected);
-    server.complete(request(2));  // a step of this request releases the first draft
+    server.complete(request(2));  // a step of this request frees the first draft
     EXPECT_FALSE(shelf.alive("good"));
     EXPECT_EQ(server.draft_status()["former"], 0);
   }
@@ -156,7 +156,7 @@ TEST(DraftSwap, NoneOfManyRequestsFailsOrChangesWhileDraftsComeAndGo) {
     EXPECT_EQ(found[i], expected[i]) << "request " << i << " of " << orders << " swaps";
 }
 
-// The options of the requests of a test.
+// The request options of a test.
 struct Asked {
   SamplingOptions sampling;
   float bias = 0;  // logit bias of token 1
@@ -170,12 +170,13 @@ struct Asked {
   }
 };
 
-// The overlaps of one answer, by position.
+// The overlaps of one answer, by position, with the serving draft and the candidate.
 struct PairedOverlaps {
   std::vector<double> serving, candidate;
 };
 
-// Answers one request through the runner and computes the candidate's overlaps again from the tables.
+// Answers one request through the runner. Checks the candidate's overlaps against overlaps computed from the toy
+// models' distributions.
 PairedOverlaps answer_beside_tables(StepperRunner& runner, uint64_t number, const Asked& asked) {
   PairedOverlaps overlaps;
   Tokens text = {kToyBos, static_cast<int32_t>(number % 4)};
@@ -212,7 +213,7 @@ PairedOverlaps answer_beside_tables(StepperRunner& runner, uint64_t number, cons
   return overlaps;
 }
 
-// Runs one sequence after another through the runner and recomputes the overlaps of both drafts from the tables.
+// Answers requests one after another. Checks the overlaps of both drafts against the toy models' distributions.
 void compare_with_tables(const StepperRunnerOptions& options, const Asked& asked) {
   Model target(kToyVocab, toy_logits(21)), draft(kToyVocab, toy_logits(22));
   Shelf shelf;
@@ -309,7 +310,7 @@ TEST(DraftSwap, SharesSendWholeConversationsToTheCandidate) {
     EXPECT_TRUE(answers() == before || answers() == before + 3) << "a conversation was split";
     conversations += answers() > before;
   }
-  EXPECT_GT(conversations, 4);  // about 20 of the 40 are expected; the draw differs with every server
+  EXPECT_GT(conversations, 4);  // conversations are drawn at random; about 20 of the 40 are expected
   EXPECT_LT(conversations, 36);
   EXPECT_EQ(server.draft_status()["paired"]["conversations"], 0);
   const int64_t before = answers();
@@ -372,11 +373,11 @@ TEST(DraftSwap, ACandidateThatDiesCostsNoRequestAnything) {
   EXPECT_EQ(server.complete(request(1))["choices"], before);
 }
 
-// Each reject (a drafted token that the target refused) is at a position where the answer has another token, and
-// carries the target's own log-probabilities there.
+// A recorded reject (a drafted token that the target refused) must be at a position where the answer has another token,
+// with the target's log-probabilities at that position.
 TEST(Rejects, AreWhatTheTargetRefusedAndWhere) {
   const Scratch records;
-  std::map<std::string, Tokens> answers;  // by conversation
+  std::map<std::string, Tokens> answers;  // conversation → tokens
   for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kCoupled}) {
     ToyServer server({.k = 3, .rule = rule, .record_dir = records.root()});
     for (int i = 0; i < 12; ++i) {
@@ -405,7 +406,7 @@ TEST(Rejects, AreWhatTheTargetRefusedAndWhere) {
         const decode::PositionLogprobs expected = decode::logprobs_of(row, reject.drafted, kToyVocab);
         EXPECT_NEAR(reject.logprob, expected.token.logprob, 1e-3);
         ASSERT_EQ(reject.top.size(), expected.top.size());
-        for (size_t i = 0; i + 1 < expected.top.size(); ++i) {  // the last one has probability 0
+        for (size_t i = 0; i + 1 < expected.top.size(); ++i) {  // the last token has probability 0
           EXPECT_EQ(reject.top[i].first, expected.top[i].id);
           EXPECT_NEAR(reject.top[i].second, expected.top[i].logprob, 1e-3);
         }

@@ -1,5 +1,5 @@
-// Tests of the log that explains K: which K prevails, the log line, and what a runner with two drafts reports about
-// each.
+// Tests of the log that explains K: the prevailing K, the log line, and the figures that a runner with two drafts
+// reports for each draft.
 #include "deploy/serve/engine/k_log.h"
 
 #include <gtest/gtest.h>
@@ -73,8 +73,8 @@ decode::toy::Model timed(ManualClock& clock, double seconds) {
   return model;
 }
 
-// Half of the conversations use the draft on trial, whose passes take four times as long. Neither draft is charged for
-// the other's passes.
+// Half of the conversations use the draft on trial, whose passes take four times as long. The costs of each draft must
+// include only its own passes.
 TEST(KLog, DraftsSideBySideHaveTheirOwnCosts) {
   ManualClock clock;
   decode::toy::Model target = timed(clock, 1), first = timed(clock, 0.1), second = timed(clock, 0.4);

@@ -1,5 +1,5 @@
-// Runs options × K × verification × grammar × n through the whole server: no request fails, and every answer keeps what
-// its options promise.
+// Sends requests with all combinations of options, K, verification rule, grammar and n through the whole server. No
+// request may fail, and every answer must obey its options.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 
 using decode::toy::Tokens;
 
-// Named sets of fields that one request sends together.
+// Named sets of request fields that are sent together.
 std::vector<std::pair<std::string, Json>> option_sets() {
   return {
       {"none", Json::object()},
@@ -77,7 +77,8 @@ void check_logprobs(const Json& body, const Json& choice, const Tokens& prompt, 
   EXPECT_EQ(logprobs["top_logprobs"].is_null(), body["logprobs"] == 0) << what;
 }
 
-// Checks that the answer ends where its stop texts, stop tokens and minimum say, and shows what they say.
+// Checks that the answer ends where its stop strings, stop tokens and min_tokens require, and that it shows the stop
+// string or token only if requested.
 void check_end(const Json& body, const std::string& text, const Tokens& ids, const std::string& reason,
                const std::string& what) {
   const bool shown = body.value("include_stop_str_in_output", false);
@@ -88,13 +89,13 @@ void check_end(const Json& body, const std::string& text, const Tokens& ids, con
   bool stopped = ends.contains(ids.back());
   for (size_t i = 0; i + 1 < ids.size(); ++i) EXPECT_FALSE(ends.contains(ids[i])) << what << ": token " << i;
   EXPECT_FALSE(stopped && ids.size() <= least) << what;
-  std::string all;  // of letters, one a token
+  std::string all;  // each letter is one token
   for (const int32_t id : ids) all += id < 4 ? std::string(1, static_cast<char>('a' + id)) : "";
   std::string expected = stopped && ids.back() < 4 && !shown ? all.substr(0, all.size() - 1) : all;
   for (const Json& stop : body.value("stop", Json::array())) {
     const std::string word = stop;
     for (size_t at = expected.find(word); at != std::string::npos; at = expected.find(word, at + 1)) {
-      if (at + word.size() <= least) continue;  // complete too early to count
+      if (at + word.size() <= least) continue;  // completes before min_tokens, so it is ignored
       EXPECT_EQ(at + word.size(), all.size()) << what << ": " << all << " goes on after " << word;
       stopped = true;
       expected = shown ? expected : expected.substr(0, at);
@@ -137,7 +138,8 @@ void check_answer(const Json& body, const Json& choice, const std::string& what)
 }
 
 TEST(Matrix, EveryCombinationAnswersAndKeepsItsPromises) {
-  // Maps option set, grammar and n to the text. Greedy text is the same for every K and rule, coupled text for every K.
+  // Maps option set, grammar and n to the expected text. Greedy text is the same for every K and rule, coupled text for
+  // every K.
   std::map<std::string, std::string> fixed;
   struct Shape {
     int k;
@@ -181,8 +183,7 @@ TEST(Matrix, EveryCombinationAnswersAndKeepsItsPromises) {
     }
 }
 
-// A client that sends a seed may rely on this: the text depends neither on the draft nor on K nor on concurrent
-// requests.
+// A seed fixes the text of a request: it may depend neither on the draft nor on K nor on concurrent requests.
 TEST(Matrix, ASeedGivesOneText) {
   const Json body = {{"prompt", "ab"}, {"max_tokens", 40}, {"seed", 11}, {"ignore_eos", true}};
   std::set<std::string> texts;
@@ -216,7 +217,7 @@ TEST(Matrix, EchoWithoutAnAnswerScoresThePrompt) {
   EXPECT_TRUE(choice["logprobs"]["token_logprobs"][0].is_null());
   EXPECT_NEAR(choice["logprobs"]["token_logprobs"][3].get<double>(), target_logprob({kToyBos, 0, 1, 2}, 3), 1e-4);
   EXPECT_EQ(server.ask({{"prompt", "abc"}, {"max_tokens", 0}}).status, 400);
-  // return_tokens_as_token_ids names tokens by id instead of by text, because several tokens may have the same text.
+  // return_tokens_as_token_ids shows tokens by id instead of by text, because several tokens may have the same text.
   const Json named = server.complete({{"prompt", {kToyBos, 0, 1, 2}},
                                       {"max_tokens", 0},
                                       {"echo", true},
@@ -234,7 +235,8 @@ TEST(Matrix, EchoWithoutAnAnswerScoresThePrompt) {
   }
 }
 
-// Offsets are those of the text that is shown, whose first space the decoder strips, echoed or not.
+// text_offset counts characters of the shown text. The decoder strips the first space of that text, whether it belongs
+// to the echoed prompt or the answer.
 TEST(Matrix, OffsetsAreThoseOfTheText) {
   const Scratch directory;
   testing::write_space_stripping_tokenizer(directory.root());
@@ -257,7 +259,7 @@ TEST(Matrix, OffsetsAreThoseOfTheText) {
         const std::string text = choice["text"];
         const Json &tokens = choice["logprobs"]["tokens"], &offsets = choice["logprobs"]["text_offset"];
         std::string joined;
-        bool stripped = echo || prompt.size() == 1;  // the next token begins the text
+        bool stripped = echo || prompt.size() == 1;  // the next token is the first of the text
         for (size_t i = 0; i < tokens.size(); ++i) {
           const size_t end = i + 1 < tokens.size() ? offsets[i + 1].get<size_t>() : text.size();
           std::string own = tokens[i];
@@ -271,7 +273,7 @@ TEST(Matrix, OffsetsAreThoseOfTheText) {
         }
         EXPECT_EQ(joined, text) << choice;
       }
-  // The bytes of an unfinished character count by themselves until its text comes.
+  // A token that ends inside a character counts with its own bytes until the character's text follows.
   const Json cut = server.complete(
       {{"prompt", {kToyBos, 2}}, {"max_tokens", 3}, {"logprobs", 0}, {"allowed_token_ids", {3}}})["choices"][0];
   EXPECT_EQ(cut["text"], "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
@@ -293,7 +295,7 @@ TEST(Matrix, SeveralAnswersReadTheirPromptOnce) {
 
 TEST(Matrix, ARequestThatLeavesNoTokenIsA400AndTheServerLives) {
   ToyServer server({3, VerifyRule::kToken});
-  for (int i = 0; i < 40; ++i) {  // more failures in a row than the number after which a device counts as broken
+  for (int i = 0; i < 40; ++i) {  // as many device failures in a row would end the server
     const Response r = server.ask({{"prompt", "a"},
                                    {"max_tokens", 5},
                                    {"bad_words", {"a", "b", "c", "d"}},
@@ -313,7 +315,7 @@ TEST(Matrix, AnAnswerWhoseMasksCostTooMuchEndsWithAnErrorOfItsOwn) {
   options.masks.seconds = options.masks.seconds_per_mask = 0;
   ToyServer server(options);
   const Json body = {{"prompt", "a"}, {"max_tokens", 5}, {"guided_regex", "[abcd]+"}};
-  for (int i = 0; i < 40; ++i) {  // more than the failures in a row after which a device counts as broken
+  for (int i = 0; i < 40; ++i) {  // as many device failures in a row would end the server
     const Response r = server.ask(body);
     EXPECT_EQ(r.status, 400);
     EXPECT_EQ(Json::parse(r.body)["error"]["code"], "grammar_too_costly");
@@ -331,7 +333,7 @@ TEST(Matrix, GrammarsThatCannotBeUsedAreRefusedOnTheWayIn) {
     EXPECT_EQ(Json::parse(r.body)["error"]["param"], param) << r.body;
   };
   refused({{"guided_regex", "(a"}}, "guided_regex");
-  refused({{"guided_regex", "e+"}}, "guided_regex");  // matches no token of the vocabulary
+  refused({{"guided_regex", "e+"}}, "guided_regex");  // cannot be written with this vocabulary
   refused({{"guided_json", {{"type", "nothing"}}}}, "guided_json");
   refused({{"guided_json", "{"}}, "guided_json");
   refused({{"response_format",

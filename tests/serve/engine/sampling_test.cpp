@@ -1,6 +1,5 @@
-// Tests every sampling option through the whole server, with speculation: 200,000 answers per option are compared with
-// the distribution that the option's definition gives. Each request is JSON sent over a socket, and the answers that
-// come back are counted.
+// Tests every sampling option through the whole server, with speculation: compares 200,000 answers per option with the
+// distribution that the option defines. Each request is JSON sent over a socket, and the returned answers are counted.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,7 +15,7 @@ namespace {
 using decode::LogitsProcessors;
 using decode::toy::Tokens;
 
-// A sampling option: the fields of the request and the distribution that they define.
+// A sampling option: the request fields and the distribution that they define.
 struct Option {
   std::string name;
   Json fields;
@@ -24,8 +23,8 @@ struct Option {
   LogitsProcessors rules;
   std::string stop;
   int64_t max_tokens = 3;
-  Tokens stop_tokens = {};  // beside the end of text
-  // Returns whether the grammar can still complete the text.
+  Tokens stop_tokens = {};  // stop tokens in addition to EOS
+  // Returns whether the text is a prefix of a text that the grammar accepts.
   std::function<bool(const std::string&)> prefix_of_grammar;
   std::function<bool(const std::string&)> whole_of_grammar;
 };
@@ -73,7 +72,7 @@ void walk(const Option& o, const decode::toy::Model::Logits& logits, Tokens answ
   }
 }
 
-// Accepts the prefixes of (a|b)+c?: a run of a and b, then perhaps one c.
+// Returns whether the text is a prefix of a match of (a|b)+c?: letters a and b, then at most one c.
 bool ab_then_c(const std::string& text) {
   const size_t run = text.find_first_not_of("ab");
   return run == std::string::npos || (run > 0 && run + 1 == text.size() && text[run] == 'c');
@@ -135,7 +134,7 @@ std::vector<Option> options() {
   return all;
 }
 
-// Returns the p-value of Pearson's test; cells that expect fewer than 5 are merged into one.
+// Returns the p-value of Pearson's test; cells with fewer than 5 expected counts are merged.
 double p_value_of(const std::map<Tokens, int64_t>& counts, const std::map<Tokens, double>& expected, int64_t n) {
   double statistic = 0, rest_expected = 0, rest_seen = 0;
   int cells = 0;
@@ -158,12 +157,12 @@ double p_value_of(const std::map<Tokens, int64_t>& counts, const std::map<Tokens
   return cells > 1 ? chi_square_p_value(statistic, cells - 1) : 1.0;
 }
 
-// Counts the answers by their token ids. It builds no JSON, because there are millions.
+// Counts answers by their token ids. Searches the text instead of parsing JSON, because there are millions of answers.
 void count_answers(const std::string& body, std::map<Tokens, int64_t>& counts, int64_t& n) {
   static const std::string kKey = "\"token_ids\":[";
   for (size_t at = body.find(kKey); at != std::string::npos; at = body.find(kKey, at)) {
     Tokens ids;
-    // Each id has one digit.
+    // Each token id has one digit.
     for (at += kKey.size(); body[at] != ']'; ++at)
       if (body[at] != ',') ids.push_back(body[at] - '0');
     ++counts[ids];
@@ -182,7 +181,7 @@ TEST(SamplingThroughTheServer, EveryOptionHasTheDistributionOfItsDefinition) {
   size_t turn = 0;
   for (const Option& option : options()) {
     ToyServer& server = *std::array{&token, &block, &coupled, &tree, &traversal, &drawn, &suffix}[turn++ % 7];
-    server.hang_up();  // its turn comes only after the others
+    server.hang_up();  // the server closes an idle connection while the other servers run their options
     std::map<Tokens, double> expected;
     walk(option, toy_logits(21), {}, 1, expected);
     std::map<Tokens, int64_t> counts;
@@ -204,9 +203,9 @@ TEST(SamplingThroughTheServer, EveryOptionHasTheDistributionOfItsDefinition) {
   }
 }
 
-// One request of 64 equal prompts without a seed is as good as 64 requests: any two answers are independent, and the
-// number of answers with one token is as spread as that of independent draws. The server draws its seeds from the
-// system, so each of the three comparisons fails by chance once in a million runs.
+// 64 equal prompts in one request without a seed must be as random as 64 requests: any two answers are independent, and
+// the number of answers with a given token varies as much as for independent draws. The server takes its seeds from the
+// system, so each of the three comparisons below fails by chance once in a million runs.
 TEST(SamplingThroughTheServer, PromptsOfOneRequestAreAnsweredIndependently) {
   constexpr int64_t kPrompts = 64, kRequests = 600;
   constexpr double kErrorRate = 1e-6;
@@ -238,7 +237,7 @@ TEST(SamplingThroughTheServer, PromptsOfOneRequestAreAnsweredIndependently) {
   EXPECT_GE(std::min(above, 1 - above), kErrorRate / 2) << "spread " << spread << " of about " << kRequests;
 }
 
-// The comparison with the distribution fails, as it should, if an option is left out of the requests.
+// If a sampling option is missing in the requests, the comparison with its distribution must fail.
 TEST(SamplingThroughTheServer, AMissingOptionIsFound) {
   ToyServer server({2, VerifyRule::kToken});
   Option option;

@@ -1,10 +1,9 @@
 // Runs 10,000 random schedules through scheduler, runner and step. Requests arrive, are cancelled and are preempted,
-// and drafts are swapped in the middle of a request; every text must be the one that the request gets when it runs
-// alone. Greedy text and seeded (coupled) text do not depend on the draft, K, tree, verification rule or other
-// sequences, so they are compared with plain decoding. Text without a seed depends on the request's random stream and
-// on the tokens drafted in each step. "Steady" schedules have a fixed K and one draft, which never drafts fewer than K
-// levels and whose caches are never full. There a text without a seed, too, must be the one that the request gets when
-// it runs alone, preempted or not.
+// and drafts are swapped in the middle of a request. Every text must equal the text of the same request running alone.
+// - Greedy and seeded (coupled) text does not depend on the draft, K, tree, verification rule or other sequences, so
+//   it is compared with plain decoding.
+// - Text without a seed also depends on the tokens drafted in each step. So it is compared only in "steady"
+//   schedules, with a fixed K, one draft that always drafts K levels, and caches that are never full.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -27,10 +26,10 @@ using decode::toy::Model;
 using decode::toy::Tokens;
 
 constexpr int kSchedules = 10000, kTexts = 60, kShortest = 32, kLongest = 40, kLongestPrompt = 12;
-// Cache capacity in tokens with which any text fits when it runs alone.
+// Cache capacity in tokens in which every text fits if it runs alone.
 constexpr int64_t kLeastRoom = kLongestPrompt + kLongest + 1;
 
-// Makes logits that depend on the whole context. If they depended on the last two letters only, two texts that differ
+// Makes logits that depend on the whole context. If they depended only on the last two letters, two different texts
 // would soon continue alike, and the test could miss the difference.
 Model::Logits whole_context(uint64_t noise) {
   return [noise](std::span<const int32_t> context, std::span<float> logits) {
@@ -49,8 +48,7 @@ enum class Kind { kGreedy, kSeeded, kFree };
 
 Kind kind_of(int text) { return static_cast<Kind>(text % 3); }
 
-// Makes the request with number `text` (0 to kTexts − 1). Prompt, options and logits processors are functions of that
-// number.
+// Makes request number `text` (0 to kTexts − 1). Its prompt, options and logits processors depend only on this number.
 std::shared_ptr<GenerationRequest> make_request(int text) {
   PhiloxStream random(7, static_cast<uint64_t>(text));
   auto r = std::make_shared<GenerationRequest>();
@@ -77,11 +75,11 @@ std::shared_ptr<GenerationRequest> make_request(int text) {
   return r;
 }
 
-// The parts of one answer that a client receives.
+// What a client receives of one answer.
 struct Answer {
   std::string text;
   Tokens ids;
-  std::vector<uint32_t> logprobs;  // as bits
+  std::vector<uint32_t> logprobs;  // bit patterns of floats
   std::optional<FinishReason> reason;
   bool operator==(const Answer&) const = default;
 };
@@ -106,8 +104,8 @@ struct Counts {
           compared = 0;
 };
 
-// Forwards every call to another runner. Counts the preemptions of sequences that have emitted tokens, and checks how
-// many prompt tokens are prefilled between two steps.
+// Forwards every call to `inner`. Counts preemptions of sequences that have emitted tokens, and checks how many prompt
+// tokens are prefilled between two steps.
 class Watched final : public StepRunner {
  public:
   Watched(StepRunner& inner, int64_t budget, Counts& counts) : inner_(inner), budget_(budget), counts_(counts) {}
@@ -265,14 +263,15 @@ class Schedule {
     return s;
   }
 
-  // Makes passes throw CacheFull now and then at random, and always if the caches would hold more than `room` tokens.
-  // Every text fits when it runs alone, but perhaps not together with all tokens that it may draft.
+  // Makes passes throw CacheFull at random, and always if the caches would hold more than `room` tokens. Every text
+  // alone fits, but perhaps not together with all tokens that are drafted for it.
   void crowd() {
     const int64_t room = steady_ ? 1 << 20 : kLeastRoom + static_cast<int64_t>(random_.below(120));
     engine_.target.before_pass = [this, room](std::span<const Extension> extensions) {
       int64_t tokens = 0;
       for (const Extension& e : extensions) tokens += static_cast<int64_t>(e.tokens.size());
-      // When the cache is full, a step of one sequence drafts fewer levels, which changes a text without a seed.
+      // When the cache is full, a step of a single sequence drafts fewer levels, which would change a text without a
+      // seed.
       const bool step_of_one = engine_.watched.in_a_step() && extensions.size() == 1;
       const bool may_fail = step_of_one ? !steady_ && tokens > 1 : engine_.target.open_sequences() > 1;
       if (engine_.target.held() + tokens <= room && !(may_fail && random_.below(24) == 0)) return;
@@ -297,8 +296,8 @@ class Schedule {
     if (!s.ended()) s.request->channel->cancel();
   }
 
-  // In steady schedules a new draft is only put on trial and dropped, which does not change the drafted tokens; in the
-  // others the new draft may also be promoted.
+  // In steady schedules a new draft is put on trial and dropped, which does not change the drafted tokens. In other
+  // schedules it may also be promoted.
   void swap() {
     if (shape_.k == 0) return;
     engine_.order(DraftOrder::Action::kLoad, std::string(1 + random_.below(5), 'd'), 0.5);

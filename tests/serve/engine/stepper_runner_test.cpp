@@ -1,5 +1,5 @@
 // Tests of StepperRunner over toy models: which sequences fail, that the others continue, and that no text depends on
-// which other sequences are in the batch.
+// the other sequences in the batch.
 #include "deploy/serve/engine/stepper_runner.h"
 
 #include <gtest/gtest.h>
@@ -20,11 +20,11 @@ namespace specdec::deploy {
 namespace {
 
 constexpr int64_t kTokens = 12, kLength = 200;
-constexpr int32_t kPoison = 11;  // a token that is never drawn; after fail_on_poison() a model fails on it
+constexpr int32_t kPoison = 11;  // never drawn; fail_on_poison() makes a model fail on it
 
 using decode::toy::Model;
 
-// Makes a model. The logits are a part that is the same for target and draft, plus `noise` times a part that differs.
+// Makes a toy model. Models with different `noise` have a part of their logits in common and differ in the rest.
 Model table(double noise = 0) {
   return Model(
       kTokens,
@@ -39,7 +39,7 @@ Model table(double noise = 0) {
       kLength);
 }
 
-// Makes the model throw in every pass that asks for logits of a sequence that contains kPoison.
+// Makes the model throw in every pass that computes logits of a sequence that contains kPoison.
 void fail_on_poison(Model& model, ErrorKind kind = ErrorKind::kDevice) {
   model.before_pass = [&model, kind](std::span<const decode::Extension> extensions) {
     for (const decode::Extension& e : extensions) {
@@ -68,7 +68,7 @@ struct Bench {
     left[key] = spec.request.options.max_tokens;
     return key;
   }
-  // Steps until every sequence has all its tokens or has failed.
+  // Runs steps until every sequence has all its tokens or has failed.
   void run() {
     while (!left.empty()) {
       std::vector<SequenceKey> batch;
@@ -115,8 +115,8 @@ TEST(StepperRunner, ABatchGivesWhatEachSequenceGivesAlone) {
   EXPECT_EQ(together.target.open_sequences() + together.draft.open_sequences(), 0u);
 }
 
-// Two answers to one prompt share its cache, whether they start together or the first has already emitted tokens: the
-// prompt is prefilled once, and each text is the one that the answer has when it runs alone.
+// Two answers to the same prompt share its KV cache, even if the first has already emitted tokens. The prompt is
+// prefilled once, and each text equals that of the answer running alone.
 TEST(StepperRunner, AnswersToOnePromptShareIt) {
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3};
   const auto start = [&prompt](Bench& b, uint64_t seed, SequenceKey same) {
@@ -148,7 +148,7 @@ TEST(StepperRunner, AnswersToOnePromptShareIt) {
   shared.draft.before_pass = watch(longest_draft);
   start(shared, 3, first);
   EXPECT_LE(longest_target, 9u);
-  start(shared, 4, 12345);  // no such sequence (any more), so the prompt is prefilled
+  start(shared, 4, 12345);  // there is no such sequence, so the prompt is prefilled
   EXPECT_EQ(longest_target, prompt.size() - 1);
   longest_target = 0;
   shared.run();
@@ -176,8 +176,8 @@ TEST(StepperRunner, ATargetThatFailsOnOneSequenceFailsThatOneOnly) {
   EXPECT_EQ(b.target.open_sequences() + b.draft.open_sequences(), 0u);
 }
 
-// The runner distinguishes a failure of the device (or of a library that drives it) from a failure that one sequence
-// causes, whether or not that sequence is alone in its pass.
+// The runner must distinguish failures of the device or its library from failures that one sequence causes, whether or
+// not this sequence is alone in its pass.
 TEST(StepperRunner, OnlyTheDevicesFailuresAreTheDevices) {
   for (const ErrorKind kind : {ErrorKind::kDevice, ErrorKind::kInternal, ErrorKind::kModel})
     for (const bool alone : {true, false}) {
@@ -196,8 +196,7 @@ TEST(StepperRunner, OnlyTheDevicesFailuresAreTheDevices) {
   foreign.start({1, 2}, 1);
   foreign.run();
   EXPECT_EQ(foreign.device_failures, 1);
-  // Arithmetic of the target that gives NaN for one text is no failure of the device either: a client may send any
-  // text.
+  // A text for which the target computes NaN is no failure of the device, because a client may send any text.
   Bench nan;
   nan.target = Model(
       kTokens,
@@ -223,7 +222,8 @@ TEST(StepperRunner, ADraftThatFailsCostsOnlyTheSpeculation) {
   EXPECT_GT(b.accepted, 0) << "the other one still speculates";
 }
 
-// Whichever model meets it first, in whichever pass: nothing goes on with a device that is lost.
+// If the device is lost in any pass of the target or the draft, the step throws DeviceLost, and no sequence fails by
+// itself.
 TEST(StepperRunner, ALostDeviceIsNoFailureOfASequence) {
   for (const bool draft : {false, true})
     for (const bool alone : {false, true}) {

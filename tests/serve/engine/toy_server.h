@@ -1,5 +1,5 @@
-// The whole production server, except that target and draft are toy models (functions of the context) with a
-// vocabulary of six tokens: a, b, c, d, <s>, </s>.
+// The whole production server with toy models (functions of the context) as target and draft. Their vocabulary has six
+// tokens: a, b, c, d, <s>, </s>.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ inline const text::Tokenizer& toy_tokenizer() {
   return tokenizer;
 }
 
-// Makes logits that depend on the last two tokens. BOS has probability 0, so every text consists of letters.
+// Makes logits that depend on the last two tokens. BOS gets probability 0, so every text consists of letters.
 inline decode::toy::Model::Logits toy_logits(uint64_t seed, double spread = 1.5) {
   return [inner = decode::toy::random_logits(seed, spread)](std::span<const int32_t> context, std::span<float> logits) {
     inner(context.last(std::min<size_t>(2, context.size())), logits);
@@ -40,12 +40,12 @@ struct ToyOptions {
   int k = 2;
   VerifyRule rule = VerifyRule::kToken;
   int64_t max_batch = 32;
-  bool coupled_seeds = false;  // if false, requests with a seed are verified by `rule` like all others
+  bool coupled_seeds = false;  // false: seeded requests use `rule`, like all others
   std::vector<int> tree = {};
   bool suffix = false;
-  const text::Tokenizer* tokenizer = nullptr;  // of kToyVocab tokens; null: toy_tokenizer()
+  const text::Tokenizer* tokenizer = nullptr;  // must have kToyVocab tokens; null: toy_tokenizer()
   MaskLimits masks = {};
-  std::string record_dir = {};  // folder for request records, rejected requests included; "" = nothing is recorded
+  std::string record_dir = {};  // folder for request records, including rejected drafts; "" = no records
 };
 
 class ToyServer {
@@ -88,12 +88,12 @@ class ToyServer {
     connection_->send(post("/v1/completions", body.dump()));
     return connection_->read();
   }
-  // Makes the next ask() connect anew: the server closes a connection that was idle for 75 s.
+  // Makes the next ask() open a new connection, because the server closes a connection that was idle for 75 s.
   void hang_up() { connection_.reset(); }
   int port() const { return server_->port(); }
   std::string admin_socket() const { return directory_.root() / "admin.sock"; }
   DraftSwap& drafts() { return runner_.drafts(); }
-  // Sends `order` to the admin socket as a POST request; without an order, sends a GET request.
+  // Sends `order` to the admin socket as a POST request, or without an order a GET request.
   Response admin(const std::optional<Json>& order = std::nullopt) {
     Client client(admin_socket());
     client.send(order ? post("/admin/draft", order->dump()) : get("/admin/draft"));
@@ -105,7 +105,7 @@ class ToyServer {
     return r.status == 200 ? Json::parse(r.body) : Json();
   }
   Json draft_status() { return Json::parse(admin().body); }
-  // Sends a request that must succeed, and returns the JSON of the response.
+  // Sends a request that must succeed, and returns the JSON of the reply.
   Json complete(const Json& body) {
     const Response r = ask(body);
     EXPECT_EQ(r.status, 200) << body.dump() << " → " << r.body;

@@ -1,6 +1,6 @@
-// What kernels use of the machine that no function of CUDA's headers gives. Tests without a GPU take the header of this
-// name in tests/kernels/fibers/cuda instead, so every function here has the same meaning there. The places of a
-// matrix's elements in the lanes of a warp are those of the PTX ISA, "Matrix Fragments for mma.m16n8k16".
+// Instructions that kernels need and that CUDA's headers do not offer as functions. Tests without a GPU include the
+// header of the same name in tests/kernels/fibers/cuda instead, so every function here has the same meaning there. The
+// lanes of a warp hold the elements of a matrix as in the PTX ISA, "Matrix Fragments for mma.m16n8k16".
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,9 +11,9 @@
 
 namespace specdec::kernels::cuda {
 
-// Returns the memory that the threads of a block share, of the size given at the launch, aligned to 16 bytes. Kernels
-// that are templates take all their shared memory from here. The tests without a GPU fill shared memory with garbage,
-// to catch reads of what was never written, and cannot reach the __shared__ variables of templates.
+// Returns the block's shared memory, of the size given at the launch, aligned to 16 bytes. Kernel templates take all
+// their shared memory from here: the tests without a GPU fill it with garbage, to catch reads of uninitialised memory,
+// and cannot do so for the __shared__ variables of templates.
 inline __device__ void* shared_memory() {
   extern __shared__ uint4 specdec_shared_memory[];
   return specdec_shared_memory;
@@ -42,10 +42,10 @@ __device__ void wait_for_copies() {
 // Adds the product of two matrices to a third, as one warp: sum [16, 8] += a [16, 16] · b [16, 8], where a and b hold
 // 16-bit numbers of type T and `sum` fp32. With group = lane / 4 and member = lane % 4, a lane holds
 //   a[0] and a[2]: columns 2·member, 2·member + 1 of row `group`, and the same columns plus 8;
-//   a[1] and a[3]: the same of row group + 8;
+//   a[1] and a[3]: the same columns of row group + 8;
 //   b[0] and b[1]: rows 2·member, 2·member + 1 of column `group`, and the same rows plus 8;
-//   sum[0], sum[1]: columns 2·member, 2·member + 1 of row `group`; sum[2], sum[3]: the same of row group + 8.
-// All 32 lanes call it together.
+//   sum[0], sum[1]: columns 2·member, 2·member + 1 of row `group`; sum[2], sum[3]: the same columns of row group + 8.
+// All 32 lanes must call it together.
 template <class T>
 __device__ void mma_m16n8k16(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 
@@ -67,8 +67,7 @@ inline __device__ void mma_m16n8k16<__half>(float (&sum)[4], const uint32_t (&a)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Returns a · b + c for two neighbouring 16-bit numbers of type T in each register, rounded once. Subnormal numbers
-// keep their values.
+// Returns a · b + c for the two 16-bit numbers of type T in each register, rounded once. Subnormal results are kept.
 template <class T>
 __device__ uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c);
 

@@ -1,4 +1,4 @@
-// Stands in for CUDA's header of this name (cuda_runtime.h): bfloat16 with rounding to the nearest even number.
+// Stands in for CUDA's header of this name on fibers: bfloat16, rounded to nearest, ties to even.
 #pragma once
 
 #include <bit>

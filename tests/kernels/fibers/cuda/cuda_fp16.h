@@ -1,4 +1,4 @@
-// Stands in for CUDA's header of this name (cuda_runtime.h): fp16 with rounding to the nearest even number.
+// Stands in for CUDA's header of this name on fibers: fp16, rounded to nearest, ties to even.
 #pragma once
 
 #include <cmath>
@@ -18,7 +18,8 @@ inline __half __float2half(float x) {
   const float size = std::fabs(x);
   if (size == 0) return {sign};
   if (size >= 65520.0f) return {static_cast<uint16_t>(sign | 0x7C00)};  // rounds to infinity
-  // The spacing of fp16 numbers of this size is 2^(exponent - 10), and 2^-24 near zero.
+  // Neighbouring fp16 numbers of this size differ by 2^(exponent - 11), with frexp()'s exponent, and by 2^-24 near
+  // zero.
   int exponent = 0;
   std::frexp(size, &exponent);
   const int spacing = exponent - 1 < -14 ? -24 : exponent - 11;

@@ -1,5 +1,5 @@
-// Stands in for CUDA's header of this name when kernels are compiled as C++ and run on fibers (fibers.h). It has the
-// names that the kernels of engine/kernels/cuda use, and no more.
+// Stands in for CUDA's header of this name when kernels are compiled as C++ and run on fibers (fibers.h). It has only
+// the names that the kernels of engine/kernels/cuda use.
 #pragma once
 
 #include <bit>
@@ -17,11 +17,15 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __restrict__
-// Blocks run one after the other, so one copy serves them all. The section tells the scheduler where they are.
+// Blocks run one after the other, so all blocks share one static copy. The scheduler finds the variables by the
+// section.
 #define __shared__ static __attribute__((section("specdec_shared")))
 
 struct __attribute__((may_alias, aligned(16))) uint4 {
   unsigned x, y, z, w;
+};
+struct __attribute__((may_alias, aligned(16))) float4 {
+  float x, y, z, w;
 };
 struct __attribute__((may_alias, aligned(8))) uint2 {
   unsigned x, y;
@@ -31,7 +35,7 @@ using dim3 = specdec::fibers::Size3;
 
 namespace specdec::fibers {
 
-// A coordinate of the running thread or block. It is no plain number, because the next use may be another thread's.
+// A coordinate of the running thread or block. It is looked up at each use, because another thread may run then.
 template <auto kIndex, auto kMember>
 struct Coordinate {
   operator unsigned() const { return kIndex().*kMember; }
@@ -60,7 +64,7 @@ inline void __threadfence() {}
 
 namespace specdec::fibers {
 
-// Exchanges values of a type that fits in a register pair. Returns the value of lane `from`.
+// Exchanges a value of at most eight bytes among the lanes of `mask`. Returns the value of lane `from`.
 template <class T>
 T shuffle(unsigned mask, T value, unsigned from, std::source_location where) {
   static_assert(sizeof(T) <= sizeof(uint64_t) && std::is_trivially_copyable_v<T>);
@@ -72,7 +76,8 @@ T shuffle(unsigned mask, T value, unsigned from, std::source_location where) {
   return value;
 }
 
-// Returns the lane's number within its group of `width` lanes, and the first lane of the group.
+// Divides the warp into groups of `width` lanes. Returns the running lane's number in its group and the group's first
+// lane.
 inline std::pair<unsigned, unsigned> lane_group(int width) {
   const unsigned l = lane(), w = static_cast<unsigned>(width);
   return {l % w, l - l % w};
@@ -125,7 +130,7 @@ inline int __all_sync(unsigned mask, int predicate, std::source_location where =
 
 namespace specdec::fibers {
 
-// Replaces *at by f(*at) in one piece and returns the old value. Other threads may run before it.
+// Atomically replaces *at by f(*at) and returns the old value. Other threads may run before it.
 template <class T, class F>
 T replace(T* at, const F& f) {
   may_yield();
@@ -172,6 +177,8 @@ inline int max(int a, int b) { return a < b ? b : a; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline int __clzll(long long x) { return std::countl_zero(static_cast<unsigned long long>(x)); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
@@ -185,6 +192,8 @@ struct cudaLaunchConfig_t {
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
+  if (config->stream != specdec::fibers::stream())
+    specdec::fibers::fault("a launch on another stream than the caller's");
   const auto start = [&](Parameters... converted) {
     specdec::fibers::launch({config->gridDim, config->blockDim, config->dynamicSmemBytes},
                             [&] { kernel(converted...); });

@@ -1,4 +1,4 @@
-// Stands in for the header of this name in engine/kernels/cuda/ptx. Instructions of a warp are done by 32 fibers.
+// Stands in for engine/kernels/cuda/ptx/ptx.h. The instructions of a warp are computed by its 32 fibers.
 #pragma once
 
 #include <array>
@@ -59,7 +59,7 @@ void wait_for_copies() {
     *copies.open.front().to = copies.open.front().value;
 }
 
-// The numbers of a register pair, widened and narrowed.
+// Converts a 16-bit number, half of a register, to double. bits_of_number() does the reverse.
 template <class T>
 double number_of(uint16_t bits) {
   if constexpr (std::is_same_v<T, __half>) return static_cast<double>(__half2float({bits}));
@@ -71,7 +71,8 @@ uint16_t bits_of_number(float x) {
   return __float2bfloat16(x).bits;
 }
 
-// The kernels use it where the result is a number of the type, so that rounding to fp32 first changes nothing.
+// Computes a · b + c for pairs of 16-bit numbers. The kernels use it only where the result is exact in 16 bits, so the
+// rounding to fp32 in between changes nothing.
 template <class T>
 uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t out = 0;
@@ -90,7 +91,7 @@ void mma_m16n8k16(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2
   const fibers::LaneValues near = fibers::exchange(kAll, both(a[0], a[1]), where),
                            far = fibers::exchange(kAll, both(a[2], a[3]), where),
                            right = fibers::exchange(kAll, both(b[0], b[1]), where);
-  // Returns number i of a register pair: two in each register.
+  // Returns number `i` (0 to 3) of two registers with two 16-bit numbers each.
   const auto part = [](uint64_t pair, unsigned i) { return number_of<T>(static_cast<uint16_t>(pair >> (16 * i))); };
   const unsigned group = fibers::lane() / 4, member = fibers::lane() % 4;
   for (unsigned i = 0; i < 4; ++i) {

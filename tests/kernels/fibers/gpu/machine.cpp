@@ -1,4 +1,4 @@
-// Lets the tests of tests/gpu run on fibers, which tests these tests.
+// Runs the tests of tests/gpu on fibers, so that they are themselves tested on machines without a GPU.
 #include "tests/gpu/machine.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Passes of an EAGLE-3 head in the CUDA kernels on fibers beside the reference in fp32.
+// Compares passes of an EAGLE-3 head, with the CUDA kernels on fibers, with the reference in fp32.
 #include "engine/forward/eagle_cuda.h"
 
 #include <ATen/core/grad_mode.h>
@@ -13,7 +13,7 @@
 namespace specdec::model {
 namespace {
 
-// A head in fp32 with the weights of one on fibers.
+// Returns the reference for a head on fibers: the same weights in fp32.
 EagleHead exact(const EagleHead& head) {
   EagleHead out = head;
   out.library = nullptr;
@@ -22,7 +22,7 @@ EagleHead exact(const EagleHead& head) {
   return out;
 }
 
-// The caches of two texts, and the parts that continue them: one with a chain, the other with a tree.
+// The caches of two texts, and a pass that continues one text with a chain and the other with a tree.
 struct Texts {
   explicit Texts(const EagleHead& head) {
     for (int64_t i = 0; i < 2; ++i) {

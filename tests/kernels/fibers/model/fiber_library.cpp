@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/kernels/cuda/launch.h"
+#include "tests/kernels/fibers/fibers.h"
 
 namespace specdec::fibers {
 
@@ -26,7 +27,7 @@ const char* error_text(int32_t) { return "refused"; }
 int32_t no_work(int32_t) { return 0; }
 
 using Graph = std::vector<std::function<int32_t()>>;
-// The capture that was begun, if any.
+// The graph that is being captured, or null.
 std::unique_ptr<Graph>& capture() {
   thread_local std::unique_ptr<Graph> graph;
   return graph;
@@ -58,18 +59,18 @@ void free_graph(void* graph) {
 
 int32_t rms_norm(CudaDtype dtype, int32_t, const void* x, const void* weight, float eps, int64_t rows, int64_t n,
                  void* out) {
-  return run([=] { return cuda::launch_rms_norm(dtype, x, weight, eps, rows, n, out, nullptr); });
+  return run([=] { return cuda::launch_rms_norm(dtype, x, weight, eps, rows, n, out, stream()); });
 }
 int32_t silu_mul(CudaDtype dtype, int32_t, const void* gate, const void* up, int64_t n, void* out) {
-  return run([=] { return cuda::launch_silu_mul(dtype, gate, up, n, out, nullptr); });
+  return run([=] { return cuda::launch_silu_mul(dtype, gate, up, n, out, stream()); });
 }
 int32_t rope(CudaDtype dtype, int32_t, const void* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
              int64_t d, void* out) {
-  return run([=] { return cuda::launch_rope(dtype, x, cos, sin, rows, heads, d, out, nullptr); });
+  return run([=] { return cuda::launch_rope(dtype, x, cos, sin, rows, heads, d, out, stream()); });
 }
 int32_t gather_rows(CudaDtype dtype, int32_t, const void* table, const int32_t* ids, int64_t rows, int64_t n,
                     void* out) {
-  return run([=] { return cuda::launch_gather_rows(dtype, table, ids, rows, n, out, nullptr); });
+  return run([=] { return cuda::launch_gather_rows(dtype, table, ids, rows, n, out, stream()); });
 }
 int32_t copy(int32_t, void* to, const void* from, int64_t bytes) {
   return run([=] {
@@ -80,31 +81,38 @@ int32_t copy(int32_t, void* to, const void* from, int64_t bytes) {
 int32_t rows_product(CudaDtype dtype, int32_t, const RowsProduct* product) {
   return run([=, product = *product] {
     if (product.live && *product.live == 0) ++graph_counts().products_at_rest;
-    return cuda::launch_rows_product(dtype, product, nullptr);
+    return cuda::launch_rows_product(dtype, product, stream());
   });
 }
+// Computes the same as rows_product(), so only the count shows which of the two functions a pass called.
+int32_t wide_product(CudaDtype dtype, int32_t, const RowsProduct* product, void* workspace) {
+  if (dtype == CudaDtype::kFloat || product->packing != Packing::kPlain || product->up || !workspace)
+    return kNotSupported;
+  ++graph_counts().wide_products;
+  return run([=, product = *product] { return cuda::launch_rows_product(dtype, product, fibers::stream()); });
+}
 int32_t dequantise(CudaDtype dtype, int32_t, const DequantisedMatrix* matrix) {
-  return cuda::launch_dequantise(dtype, *matrix, nullptr);
+  return cuda::launch_dequantise(dtype, *matrix, stream());
 }
 int32_t prepare_heads(CudaDtype dtype, int32_t, const PagedPass* pass, const PagedHeads* heads) {
-  return run([=, pass = *pass, heads = *heads] { return cuda::launch_prepare_heads(dtype, pass, heads, nullptr); });
+  return run([=, pass = *pass, heads = *heads] { return cuda::launch_prepare_heads(dtype, pass, heads, stream()); });
 }
 int32_t paged_attention(CudaDtype dtype, int32_t, const PagedPass* pass, const PagedLayer* layer) {
-  return run([=, pass = *pass, layer = *layer] { return cuda::launch_paged_attention(dtype, pass, layer, nullptr); });
+  return run([=, pass = *pass, layer = *layer] { return cuda::launch_paged_attention(dtype, pass, layer, stream()); });
 }
 
 constexpr unsigned kThreads = 64;  // fewer than on a GPU, so that tests are quick
 int32_t sample(int32_t, const SamplePass* pass) {
-  return run([pass = *pass] { return cuda::launch_sample(pass, kThreads, nullptr); });
+  return run([pass = *pass] { return cuda::launch_sample(pass, kThreads, stream()); });
 }
 int32_t draft(int32_t, const DraftPass* pass) {
-  return run([pass = *pass] { return cuda::launch_draft(pass, kThreads, nullptr); });
+  return run([pass = *pass] { return cuda::launch_draft(pass, kThreads, stream()); });
 }
 int32_t move_slots(int32_t, const SlotMoves* moves) {
-  return run([moves = *moves] { return cuda::launch_move_slots(moves, nullptr); });
+  return run([moves = *moves] { return cuda::launch_move_slots(moves, stream()); });
 }
 int32_t verify(int32_t, const VerifyPass* pass) {
-  return run([pass = *pass] { return cuda::launch_verify(pass, kThreads, nullptr); });
+  return run([pass = *pass] { return cuda::launch_verify(pass, kThreads, stream()); });
 }
 
 }  // namespace
@@ -127,6 +135,7 @@ const CudaLibrary& fiber_library() {
                                       .gather_rows = gather_rows,
                                       .copy = copy,
                                       .rows_product = rows_product,
+                                      .wide_product = wide_product,
                                       .dequantise = dequantise,
                                       .prepare_heads = prepare_heads,
                                       .paged_attention = paged_attention,

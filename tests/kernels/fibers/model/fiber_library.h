@@ -1,17 +1,18 @@
-// The functions of libspecdec_cuda.so done by fibers on a CPU, so that code which calls them runs without a GPU. All
-// memory is the host's.
+// The functions of libspecdec_cuda.so with their kernels on fibers, so that code which calls them runs without a GPU.
+// All memory is the host's.
 #pragma once
 
 #include "engine/kernels/cuda.h"
 
 namespace specdec::fibers {
 
-// A capture collects the calls with their arguments, and the graph makes them again.
+// A capture collects calls with their arguments; launching the graph makes these calls again.
 const kernels::CudaLibrary& fiber_library();
 
 struct GraphCounts {
   int64_t captured = 0, launched = 0, freed = 0;
-  int64_t products_at_rest = 0;  // of passes that nobody needed, as graphs or not
+  int64_t products_at_rest = 0;  // products that were skipped, because all sequences of their pass had stopped
+  int64_t wide_products = 0;     // calls of CudaLibrary::wide_product that were not refused
 };
 GraphCounts& graph_counts();
 

@@ -1,4 +1,4 @@
-// Runs passes in the CUDA kernels on fibers beside the reference in fp32.
+// Compares passes with the CUDA kernels on fibers with the reference in fp32.
 #include "engine/forward/forward_cuda.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "tests/kernels/fibers/fibers.h"
+#include "tests/kernels/fibers/model/fiber_library.h"
 #include "tests/kernels/fibers/model/toy_decoders.h"
 #include "tests/model/toy_batch.h"
 #include "tests/model/turn_group.h"
@@ -18,7 +19,7 @@ void expect_reference(const std::string& name, const Json& config, at::ScalarTyp
   Decoder exact = toy_decoder(config);
   if (change) change(exact);
   const auto decoder = on_fibers(exact, dtype);
-  // The reference has the kernels' weights, in fp32.
+  // Copies the kernels' 16-bit or int8 weights, widened to fp32, into the reference.
   for (const Parameter& p : list_parameters(exact.weights, exact.config)) {
     DecoderWeights& narrow = const_cast<DecoderWeights&>(decoder->weights);
     for (const Parameter& q : list_parameters(narrow, decoder->config))
@@ -56,7 +57,8 @@ TEST(CudaPass, EqualsTheReferenceOverFamilies) {
   }
 }
 
-// The same projections in one product or in three, and a head that scores a part of the vocabulary.
+// Joining the projections into one product, or reducing the head to a part of the vocabulary, must not change the
+// logits.
 TEST(CudaPass, JoinedProjectionsAndReducedHeadsGiveTheSame) {
   const auto logits = [](const Decoder& decoder) { return forward(decoder, Batch(decoder, kTexts).parts()); };
   for (const at::ScalarType dtype : {at::kBFloat16, at::kChar}) {
@@ -87,6 +89,31 @@ TEST(CudaPass, ARowsBitsDoNotDependOnThePass) {
     }
     row += part.num_logits;
   }
+}
+
+// A pass of more than 64 rows uses the library's product for many rows, except with Decoder::exact. A narrower pass and
+// int8 weights never use it.
+TEST(CudaPass, WidePassesUseWideProducts) {
+  struct Result {
+    at::Tensor logits;
+    int64_t wide;
+  };
+  const auto result = [&](bool exact, at::ScalarType dtype, size_t count) {
+    const auto decoder = on_fibers(toy_decoder(toy_config("qwen2", 2)), dtype);
+    join_projections(*decoder);
+    decoder->exact = exact;
+    const Batch batch(*decoder, std::vector<Text>(count, Text{3, 1, 1}));
+    fibers::graph_counts() = {};
+    const at::Tensor logits = forward(*decoder, batch.parts());
+    return Result{logits, fibers::graph_counts().wide_products};
+  };
+  const Result exact = result(true, at::kBFloat16, 65), wide = result(false, at::kBFloat16, 65);
+  EXPECT_EQ(exact.wide, 0);
+  // Per layer: one product for queries, keys and values, then o, gate, up and down. One more for the head.
+  EXPECT_EQ(wide.wide, 2 * 5 + 1);
+  EXPECT_TRUE(at::equal(wide.logits, exact.logits));
+  EXPECT_EQ(result(false, at::kBFloat16, 64).wide, 0);
+  EXPECT_EQ(result(false, at::kChar, 65).wide, 0);
 }
 
 TEST(CudaPass, ObserversSeeWhatEachLayerLeft) {
@@ -121,11 +148,11 @@ TEST(CudaPass, LaunchesNineKernelsALayer) {
   for (const std::vector<Text>& texts : {std::vector<Text>{{9, 1, 1}}, kTexts}) {
     const int64_t one = launches(1, texts), four = launches(4, texts);
     EXPECT_EQ(four - one, 3 * 9);
-    EXPECT_EQ(one - 9, 3);  // the embedding, the last norm and the head
+    EXPECT_EQ(one - 9, 3);  // kernels of no layer: embedding, last norm, head
   }
 }
 
-// Each rank runs its own share of every product, and they add up what they have.
+// Each rank multiplies by its own part of every matrix, and the ranks add up their results.
 TEST(CudaPass, RanksGiveTheLogitsOfOneProcess) {
   Json config = toy_config("qwen2", 2);
   config["num_attention_heads"] = 4, config["num_key_value_heads"] = 2;

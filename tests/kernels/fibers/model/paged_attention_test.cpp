@@ -1,4 +1,4 @@
-// Runs the CUDA attention of a pass over real caches, with the kernels on fibers, beside the reference.
+// Compares the CUDA attention of a pass over real caches, with the kernels on fibers, with the reference.
 #include "engine/forward/paged_attention.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ at::Tensor tree_mask(const std::vector<int>& parents) {
   return mask;
 }
 
-// The same sequences twice: one set for the kernel, and one for the reference.
+// Sequences with the same content in two sets of caches: one for the kernel, and one for the reference.
 class Fixture {
  public:
   Fixture(DecoderConfig config, at::ScalarType dtype) : config_(std::move(config)), dtype_(dtype) {}
@@ -53,7 +53,7 @@ class Fixture {
     return out;
   }
 
-  // Compares the rows of the parts that the kernel takes, and what the caches hold afterwards.
+  // Compares the results of the parts that the kernel takes, and the contents of the caches after the pass.
   void compare(const kernels::AttentionOptions& options) {
     const auto here = parts(paged_), there = parts(plain_);
     const PagedAttention attention(fibers::fiber_library(), config_, here, dtype_, at::kCPU);
@@ -110,7 +110,7 @@ TEST(PagedAttention, EqualsTheReferenceOverCaches) {
   }
 }
 
-// A long prompt beside them is left to other code, as is a mask under which a token sees a later one.
+// The kernel leaves out a prompt of 65 tokens, and a mask under which a token sees a later one, and takes the others.
 TEST(PagedAttention, LeavesPromptsOut) {
   at::manual_seed(6);
   Fixture sequences(config_of(4, 1, 32), at::kHalf);

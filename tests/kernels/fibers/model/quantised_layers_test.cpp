@@ -1,5 +1,5 @@
-// Loads quantised checkpoints whose matrices stay quantised, and runs their passes in the CUDA kernels on fibers beside
-// the dequantised decoder in fp32.
+// Loads checkpoints whose matrices stay quantised, and compares their passes, with the CUDA kernels on fibers, with the
+// dequantised decoder in fp32.
 #include "engine/weights/quantised_layers.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,8 @@ std::vector<Case> cases() {
   };
 }
 
-// A checkpoint with its matrices as they are, run by the kernels, and dequantised in fp32.
+// Two decoders of one checkpoint: `kept` keeps the matrices quantised for the kernels, `wide` has them dequantised to
+// fp32.
 struct Pair {
   Decoder kept, wide;
 };
@@ -63,7 +64,7 @@ const at::Tensor& order_of(const LayerWeights& w, const std::string& name) {
                                                                                   : w.attention_order;
 }
 
-// Expects that matrices stand for the dequantised numbers. Returns the names of those that stayed quantised.
+// Expects that all matrices dequantise to the numbers of `wide`. Returns the names of those that stayed quantised.
 std::vector<std::string> expect_numbers(Pair& pair) {
   std::vector<std::string> quantised;
   std::map<std::string, at::Tensor> wide;
@@ -108,12 +109,12 @@ TEST(QuantisedLayers, GiveTheLogitsOfTheDequantisedDecoder) {
     ASSERT_TRUE(cuda_pass_applies(pair.kept, Batch(pair.kept, kTexts).parts())) << c.name;
     const double most = c.dtype == "float16" ? 0.02 : 0.15;
     EXPECT_LT(error_of(pair, kTexts), most) << c.name;
-    // A prompt of more rows than the kernels take goes to ATen.
+    // The kernels do not take a prompt of 80 rows, so ATen computes it.
     EXPECT_LT(error_of(pair, {{0, 80, 3}}), most) << c.name;
   }
 }
 
-// Queries, keys and values in one product give the same bits, in as many launches as plain matrices.
+// Joining queries, keys and values into one product changes no bit, and needs as few launches as with plain matrices.
 TEST(QuantisedLayers, JoinedProjectionsGiveTheSame) {
   for (const Case& c : cases()) {
     Pair pair = load(c);
@@ -142,7 +143,7 @@ TEST(QuantisedLayers, WhatHasNoPlaceInTheLayoutIsDequantised) {
   Case small = all[0];
   small.quantization["group_size"] = 8;
   EXPECT_EQ(num_quantised(small, {}), 0u);
-  // One scale of a gate is no number of fp16, so both gates of the layer are dequantised.
+  // A scale of the MLP's up matrix is no fp16 number, so this layer's gate and up matrices are dequantised.
   EXPECT_EQ(num_quantised(all[0],
                           [&](StoredTensors& tensors) {
                             StoredTensor& scales = tensors[layer + "mlp.up_proj.scales"];
@@ -150,7 +151,7 @@ TEST(QuantisedLayers, WhatHasNoPlaceInTheLayoutIsDequantised) {
                             scales.data[0][0] += 1e-6;
                           }),
             12u);
-  // Keys whose inputs have an order of their own.
+  // The key matrix has its inputs in another order than queries and values, so it alone is dequantised.
   EXPECT_EQ(num_quantised(all[1],
                           [&](StoredTensors& tensors) {
                             at::Tensor& index = tensors[layer + "self_attn.k_proj.g_idx"].data;
@@ -168,7 +169,7 @@ TEST(QuantisedLayers, NumbersThatAreNotFiniteAreRefused) {
     EXPECT_THROW(load_decoder(scratch.root(), at::kCPU, kAsStored), Error) << c.name << " " << part;
   };
   refused(cases()[0], "scales", INFINITY);
-  refused(cases()[4], "weight", 255);  // NaN
+  refused(cases()[4], "weight", 255);  // 255 is NaN in E4M3
   refused(cases()[4], "weight_scale_inv", NAN);
 }
 

@@ -1,4 +1,4 @@
-// Multiplies by int8 weights on fibers, in the form that the quantiser writes.
+// Multiplies by int8 weights on fibers, in the packed form that quantise_int8() writes.
 #include <gtest/gtest.h>
 
 #include "engine/kernels/ops.h"
@@ -49,7 +49,7 @@ TEST(RowsLinearInt8, EqualsTheDequantisedProduct) {
 TEST(RowsLinearInt8, ARowsBitsDoNotDependOnTheNumberOfRows) {
   at::manual_seed(5);
   const at::Tensor half = at::randn({40, 300}), x = at::cat({half, half}, 1).to(at::kBFloat16);
-  const at::Tensor w = at::randn({20, 300}), packed = quantise_int8(at::cat({w, -w}, 1));  // sums of about zero
+  const at::Tensor w = at::randn({20, 300}), packed = quantise_int8(at::cat({w, -w}, 1));  // the halves cancel
   const at::Tensor all = multiply(x, packed, {});
   for (const int64_t rows : {1, 8, 9, 31})
     EXPECT_TRUE(at::equal(multiply(x.slice(0, 0, rows), packed, {}), all.slice(0, 0, rows))) << rows;

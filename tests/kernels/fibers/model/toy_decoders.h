@@ -1,4 +1,4 @@
-// Small decoders with random weights whose passes run in the CUDA kernels, on fibers.
+// Makes small decoders and EAGLE-3 heads with random weights, whose passes use the CUDA kernels on fibers.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,7 +13,7 @@
 
 namespace specdec::model {
 
-// Returns the same decoder in a dtype, run by the kernels. kChar gives int8 products with bf16 beside them.
+// Returns the decoder in another dtype, for the kernels. With kChar, products are int8 and the rest is bf16.
 inline std::shared_ptr<Decoder> on_fibers(const Decoder& decoder, at::ScalarType dtype) {
   auto out = std::make_shared<Decoder>(decoder);
   const at::ScalarType side = dtype == at::kChar ? at::kBFloat16 : dtype;
@@ -24,14 +24,14 @@ inline std::shared_ptr<Decoder> on_fibers(const Decoder& decoder, at::ScalarType
   return out;
 }
 
-// Returns an EAGLE-3 head with random weights for a decoder in fp32, in a 16-bit dtype, run by the kernels. It proposes
-// the ids of `kept` alone, unless there are none.
+// Returns an EAGLE-3 head with random weights in a 16-bit dtype for an fp32 decoder, run by the kernels. It proposes
+// only the token ids in `kept`, or all ids if `kept` is empty.
 inline std::shared_ptr<EagleHead> head_on_fibers(const Decoder& target, std::vector<int32_t> kept, uint64_t seed,
                                                  at::ScalarType dtype) {
   auto out = std::make_shared<EagleHead>(new_eagle_head(target, std::move(kept), seed, at::kFloat));
   uint64_t number = 0;
   out->weights.visit(out->config, [&](const std::string&, at::Tensor& tensor) {
-    at::manual_seed(seed * 1000 + ++number);  // no two norms have the same values
+    at::manual_seed(seed * 1000 + ++number);  // so that norms differ
     if (tensor.dim() == 1) tensor = tensor + 0.2 * at::randn(tensor.sizes());
     tensor = tensor.to(dtype);
   });

@@ -1,4 +1,4 @@
-// What becomes of answers when kernels cannot be launched: injected codes of CUDA in a library of fibers.
+// Tests answers while kernels fail to launch: a library of fibers returns error codes of CUDA.
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
@@ -13,8 +13,8 @@ namespace {
 
 constexpr int32_t kMemoryAllocation = 2, kIllegalAddress = 700;  // cudaErrorMemoryAllocation, cudaErrorIllegalAddress
 
-// After this many products, every further one returns `failure`. There is one such library, since its functions have
-// no state of their own.
+// After `products_left` more products, failing_library() returns `failure` for each product. Both are global, because
+// the library's functions have no state.
 int64_t products_left = 0;
 int32_t failure = 0;
 
@@ -35,7 +35,7 @@ struct Pair {
   std::shared_ptr<model::Decoder> target = on_fibers(model::toy_decoder(model::toy_config("llama", 1)), at::kBFloat16),
                                   draft = on_fibers(model::toy_decoder(model::toy_config("llama", 1)), at::kBFloat16);
 
-  // Generates an answer in rounds; `drafts` says whether the draft takes part.
+  // Generates an answer in rounds on the device. If `drafts` is false, the draft is not used.
   GenerateResult answer(bool drafts) const {
     const auto target_runner = with_rounds(make_model_runner(target)), draft_runner = make_model_runner(draft);
     Stepper stepper(*target_runner, draft_runner.get());
@@ -63,7 +63,7 @@ TEST(DeviceFailures, OutOfMemoryInTheDraftDecodesPlainly) {
 constexpr int32_t kCaptureUnsupported = 900, kCaptureInvalidated = 901;  // cudaErrorStreamCapture…
 int64_t refused = 0;
 
-// Devices that refuse to begin a capture or to end it.
+// If a device refuses to begin or to end a capture, passes run without graphs.
 TEST(DeviceFailures, PassesRunWithoutGraphsWhereNothingIsCaptured) {
   Pair pair;
   const std::vector<int32_t> tokens = pair.answer(true).tokens;
@@ -86,7 +86,51 @@ TEST(DeviceFailures, PassesRunWithoutGraphsWhereNothingIsCaptured) {
   }
 }
 
-// Runs a round as the device does, and then fails, as if memory ran out while the results were kept.
+int64_t open_captures = 0;
+enum class Thrown { kLost, kMemory } thrown_in_captures{};
+
+// A library whose products throw an exception during a capture, instead of returning an error code.
+const kernels::CudaLibrary& throwing_library() {
+  static const kernels::CudaLibrary library = [] {
+    kernels::CudaLibrary made = fibers::fiber_library();
+    made.begin_capture = [](int32_t device) {
+      ++open_captures;
+      return fibers::fiber_library().begin_capture(device);
+    };
+    made.end_capture = [](int32_t device, void** graph) {
+      --open_captures;
+      return fibers::fiber_library().end_capture(device, graph);
+    };
+    made.rows_product = [](kernels::CudaDtype dtype, int32_t device, const kernels::RowsProduct* product) {
+      if (open_captures > 0 && thrown_in_captures == Thrown::kLost) throw DeviceLost("gone");
+      if (open_captures > 0) throw std::bad_alloc();
+      return fibers::fiber_library().rows_product(dtype, device, product);
+    };
+    return made;
+  }();
+  return library;
+}
+
+TEST(DeviceFailures, CapturesEndWhateverIsThrownInThem) {
+  const std::vector<int32_t> tokens = Pair().answer(true).tokens;
+  for (const Thrown thrown : {Thrown::kMemory, Thrown::kLost}) {
+    fibers::graph_counts() = {};
+    {
+      Pair pair;
+      pair.target->library = &throwing_library();
+      thrown_in_captures = thrown;
+      if (thrown == Thrown::kLost)
+        EXPECT_THROW(pair.answer(true), DeviceLost);
+      else
+        EXPECT_EQ(pair.answer(true).tokens, tokens);
+      EXPECT_EQ(open_captures, 0);
+    }
+    EXPECT_GT(fibers::graph_counts().captured, 0);
+    EXPECT_EQ(fibers::graph_counts().freed, fibers::graph_counts().captured);
+  }
+}
+
+// Runs rounds on the device, but throws at the end of the third, as if memory ran out while its results were stored.
 class FailsAtTheEnd final : public RoundRunner {
  public:
   explicit FailsAtTheEnd(std::unique_ptr<RoundRunner> runner) : runner_(std::move(runner)) {}

@@ -1,6 +1,6 @@
-// Steps that run as rounds of a device, with the kernels on fibers, beside the same steps on the host: random schedules
-// of requests that come, end, are preempted and change their draft must give the same tokens, with chains, chains that
-// stop early, and trees. 2,000 of them have drafts that are decoders, and some EAGLE-3 heads.
+// Compares steps that run as rounds on the device, with the kernels on fibers, with the same steps on the host. In
+// random schedules requests come, end, are preempted and change their draft. Both must give the same tokens, with
+// chains, chains that stop early, and trees. 2,000 schedules have decoders as drafts, and 120 have EAGLE-3 heads.
 #include "engine/decode/device/device_round.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using model::Decoder;
 
 constexpr int32_t kVocab = 32;
 
-// The target and its drafts: the target with other matrices in its head's way, in several dtypes.
+// A target and its drafts.
 struct Models {
   std::shared_ptr<Decoder> target;
   std::vector<DraftPtr> drafts;
@@ -61,7 +61,7 @@ const Models& decoders() {
   return all;
 }
 
-// Two heads of different kinds, and a decoder.
+// Returns a target with three drafts: two EAGLE-3 heads of different kinds, and a decoder.
 const Models& heads() {
   static const Models all = [] {
     const Decoder target = narrow_target(4);
@@ -80,7 +80,7 @@ const Models& heads() {
   return all;
 }
 
-// Counts the rounds that ran, and the nodes of their trees that were not drafted.
+// Counts the rounds that ran on the device, and the nodes of their trees that were not drafted.
 class CountedRounds final : public RoundRunner {
  public:
   explicit CountedRounds(std::unique_ptr<RoundRunner> runner) : runner_(std::move(runner)) {}
@@ -98,7 +98,7 @@ class CountedRounds final : public RoundRunner {
   std::unique_ptr<RoundRunner> runner_;
 };
 
-// One of two worlds that go through the same schedule.
+// Models, caches and answers of one side of the comparison: a World with rounds on the device, or one on the host.
 class World {
  public:
   World(const Models& models, int64_t cache_tokens, bool rounds) {
@@ -114,7 +114,7 @@ class World {
     stepper_->use_rounds(rounds_.get());
   }
 
-  ~World() { answers.clear(); }  // before what they use
+  ~World() { answers.clear(); }  // answers use the members that are destroyed first
 
   struct Answer {
     std::unique_ptr<Sequence> sequence;
@@ -127,7 +127,7 @@ class World {
     answers.push_back({std::make_unique<Sequence>(*stepper_, request, drafting)});
     open(answers.back(), same_prompt);
   }
-  // Opens a sequence and reads its prompt; without room for it, it waits.
+  // Opens a sequence and prefills its prompt. If the cache is full, the sequence is closed and waits.
   void open(Answer& answer, const Sequence* same_prompt = nullptr) {
     try {
       stepper_->open(*answer.sequence, same_prompt);
@@ -141,7 +141,7 @@ class World {
     stepper_->close(*answer.sequence);
     answer.open = false;
   }
-  // Steps all open answers together. If the caches are full, preempts the last of them and tries again.
+  // Steps all open answers together. If the caches are full, preempts the last answer and tries again.
   void step() {
     for (;;) {
       std::vector<Sequence*> batch;
@@ -179,7 +179,7 @@ struct Plan {
 Plan draw_plan(PhiloxStream& random) {
   Plan plan;
   const auto length = static_cast<int64_t>(random.below(20) == 0 ? 60 + random.below(10) : 2 + random.below(12));
-  for (int64_t i = 0; i < length; ++i)  // of few ids, so that the text repeats itself
+  for (int64_t i = 0; i < length; ++i)  // few token ids, so that the text repeats itself
     plan.request.prompt.push_back(static_cast<int32_t>(random.below(6) * 5));
   plan.request.seed = random.below(1000);
   RequestOptions& options = plan.request.options;
@@ -189,7 +189,7 @@ Plan draw_plan(PhiloxStream& random) {
   if (random.below(3) == 0) options.sampling.top_k = static_cast<int64_t>(1 + random.below(20));
   if (random.below(3) == 0) options.sampling.top_p = 0.6 + 0.3 * random.uniform();
   if (random.below(4) == 0) options.sampling.min_p = 0.05;
-  if (random.below(20) == 0) options.logprobs = 1;  // which a round does not give
+  if (random.below(20) == 0) options.logprobs = 1;  // a step with logprobs cannot be a round
   const VerifyRule rules[] = {VerifyRule::kToken, VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget};
   plan.drafting.verify = rules[random.below(4)];
   if (random.below(8) != 0) {
@@ -199,7 +199,7 @@ Plan draw_plan(PhiloxStream& random) {
     if (kind < 3) {
       model.tree = trees[random.below(4)];
       model.fixed_k = static_cast<int>(1 + random.below(model.tree.size()));
-    } else if (kind == 3) {  // stops early
+    } else if (kind == 3) {  // a chain that stops early
       model.max_k = 5;
       model.confidence_floor = 0.1 + 0.3 * random.uniform();
     } else {
@@ -214,7 +214,7 @@ Plan draw_plan(PhiloxStream& random) {
   return plan;
 }
 
-// What the two worlds must agree on.
+// Returns a text with everything about an answer that must be equal on host and device.
 std::string state_of(const World::Answer& answer) {
   const Sequence& s = *answer.sequence;
   std::string out = answer.open ? "open" : "closed";
@@ -247,17 +247,17 @@ void run_schedule(const Models& models, uint64_t number, Totals& totals) {
       for (World* w : worlds)
         w->add(plan.request, plan.drafting, plan.draft,
                w->answers[which].open ? w->answers[which].sequence.get() : nullptr);
-    } else if (what == 4 && which < host.answers.size()) {  // the client is gone
+    } else if (what == 4 && which < host.answers.size()) {  // the client disconnects
       for (World* w : worlds) w->answers.erase(w->answers.begin() + static_cast<std::ptrdiff_t>(which));
-    } else if (what == 5 && which < host.answers.size()) {  // preempted, or on again
+    } else if (what == 5 && which < host.answers.size()) {  // an answer is preempted, or continues
       for (World* w : worlds) {
         World::Answer& answer = w->answers[which];
         answer.open ? w->close(answer) : w->open(answer);
       }
     }
     for (World* w : worlds) w->step();
-    // The host has no places for nodes that were not drafted, so the nodes after them lie elsewhere and attention adds
-    // up in another order.
+    // On the device, a node that was not drafted still takes a cache slot. On the host it does not, so later nodes have
+    // other slots, and attention adds up in another order.
     const double error = device.absent() > 0 ? 0.1 : 1e-6;
     for (size_t i = 0; i < host.answers.size(); ++i) {
       const World::Answer &a = host.answers[i], &b = device.answers[i];
@@ -276,7 +276,7 @@ void run_schedule(const Models& models, uint64_t number, Totals& totals) {
   totals.absent += device.absent();
 }
 
-// SPECDEC_SCHEDULES sets the number.
+// Runs schedules 0 to `schedules` - 1. SPECDEC_SCHEDULES overrides their number.
 Totals run_schedules(const Models& models, uint64_t schedules) {
   if (const char* const only = std::getenv("SPECDEC_SCHEDULES")) schedules = std::strtoull(only, nullptr, 10);
   Totals totals;
@@ -296,8 +296,8 @@ TEST(DeviceRound, GivesTheTokensOfTheHostOverSchedules) {
   EXPECT_GT(totals.absent, totals.steps / 100);
 }
 
-// A head reads its text now and then, though it does not draft, so that the target need not keep states for it for
-// ever.
+// While K is 0, an EAGLE-3 head must still read the text now and then, so that the target need not keep hidden states
+// for it without end.
 TEST(DeviceRound, HeadsReadAlongWhileTheyDraftNothing) {
   World host(heads(), 0, false), device(heads(), 0, true);
   Plan plan;
@@ -313,7 +313,7 @@ TEST(DeviceRound, HeadsReadAlongWhileTheyDraftNothing) {
   EXPECT_EQ(device.held_bytes(0), host.held_bytes(0));
 }
 
-// Few sequences whose chains stop for the sake of costs: then no pass is for nothing.
+// With few sequences, the controller's cost rule stops chains, and the draft passes after a stop skip their products.
 TEST(DeviceRound, ChainsStopWhereAPassCostsMoreThanItGains) {
   int64_t stopped = 0;
   fibers::graph_counts() = {};

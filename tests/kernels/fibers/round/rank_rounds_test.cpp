@@ -1,5 +1,5 @@
-// Tests rounds whose target several ranks hold together, with the kernels on fibers. The same ranks' steps on the host
-// must give the same tokens, and all ranks' caches must hold the same.
+// Tests rounds on the device whose target is divided among several ranks, with the kernels on fibers. They must give
+// the same tokens as steps on the host, and the caches of all ranks must have the same contents.
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
@@ -38,11 +38,11 @@ Decoder divisible_target(int64_t layers) {
   return model::toy_decoder(config, 3);
 }
 
-// The target, in fp32, and its draft.
+// A target in fp32, and its draft.
 struct Models {
   Decoder target;
   DraftPtr draft;
-  std::shared_ptr<const Decoder> decoder = nullptr;  // of the draft, if it is one
+  std::shared_ptr<const Decoder> decoder = nullptr;  // the draft's decoder; null for an EAGLE-3 head
 };
 
 const Models& with_decoder() {
@@ -69,7 +69,7 @@ const Models& with_head() {
   return models;
 }
 
-// These numbers are no calls: the other ranks end, or note what they hold.
+// Messages that are no calls of the model: end, or write down the state of your caches (Team::holdings).
 constexpr int64_t kEnd = -1, kNote = -2;
 
 void send(const model::ShardGroup& group, std::vector<int64_t> numbers) {
@@ -84,20 +84,20 @@ std::vector<int64_t> receive(const model::ShardGroup& group) {
   return {numbers.const_data_ptr<int64_t>(), numbers.const_data_ptr<int64_t>() + numbers.numel()};
 }
 
-// What rank 0 decodes with, and what the ranks hold of its sequences.
+// What a test on rank 0 gets: the group, the target of all ranks, and the state of their caches.
 struct Team {
   const Group& group;
   OtherRanks& others;
   CausalModel& target;
-  // Has by rank the number of free blocks, and for each of the first sequences its length, its room and a sum of the
-  // tokens and positions that it records.
+  // For each rank: its number of free cache blocks, and for each of the first sequences its length, its capacity and a
+  // hash of the tokens and positions that its cache records.
   std::vector<std::vector<int64_t>>& holdings;
 
-  // Lets each rank note what it holds, and compares that.
+  // Makes each rank write down the state of its caches, and expects that all are equal.
   void expect_same_holdings(int64_t sequences) const {
     send(*group, {kNote, sequences});
     holdings[0] = holdings_of(target, sequences);
-    group->broadcast(at::zeros({1}));  // until all have done so
+    group->broadcast(at::zeros({1}));  // waits until all ranks have written
     for (const std::vector<int64_t>& other : holdings) EXPECT_EQ(other, holdings[0]);
   }
   static std::vector<int64_t> holdings_of(CausalModel& model, int64_t sequences) {
@@ -110,7 +110,7 @@ struct Team {
           sum = (31 * sum + 1000 * cache.positions()[i] + cache.tokens()[i]) % 1000003;
         out.insert(out.end(), {cache.length(), cache.capacity(), sum});
       } catch (const Error&) {
-        out.push_back(-1);  // it is closed
+        out.push_back(-1);  // the sequence is closed
       }
     return out;
   }
@@ -119,16 +119,16 @@ struct Team {
 struct TeamOptions {
   int ranks = 2;
   int64_t cache_tokens = 0;  // 0: no limit
-  // Some ranks' kernels come from these libraries.
+  // Maps a rank to the library that its kernels come from instead of fiber_library().
   std::map<int, const kernels::CudaLibrary*> libraries = {};
-  const bool* stops = nullptr;  // the other ranks end once this is true
+  const bool* stops = nullptr;  // the other ranks end at the next call once this is true
 };
 
 int64_t bytes_of(const model::DecoderConfig& config, int64_t cache_tokens) {
   return cache_tokens == 0 ? 0 : model::cache_bytes(config, at::kBFloat16, 1, cache_tokens);
 }
 
-// Runs f on rank 0 of a target whose other ranks do what they are told. Returns what the ranks have thrown.
+// Runs f on rank 0, while the other ranks repeat the calls of rank 0's target. Returns the error text of each rank.
 std::vector<std::string> run_team(const Decoder& whole, const TeamOptions& options,
                                   const std::function<void(const Team&)>& f) {
   std::vector<std::vector<int64_t>> holdings(static_cast<size_t>(options.ranks));
@@ -159,7 +159,7 @@ std::vector<std::string> run_team(const Decoder& whole, const TeamOptions& optio
 
 const std::vector<std::string> kNoErrors(2, "");
 
-// Counts the rounds that ran and those that did not.
+// Counts the rounds that ran on the device, and those that did not.
 class CountedRounds final : public RoundRunner {
  public:
   explicit CountedRounds(CausalModel& target) : runner_(make_device_round(target)) {}
@@ -179,7 +179,7 @@ Request draw_request(PhiloxStream& random) {
   Request request;
   const auto length = static_cast<int64_t>(random.below(5) == 0 ? kBlock + 1 + random.below(4) : 2 + random.below(12));
   const uint64_t ids = 2 + random.below(2);
-  for (int64_t i = 0; i < length; ++i)  // few texts, so that some begin with blocks of others
+  for (int64_t i = 0; i < length; ++i)  // few different texts, so that some share cached blocks
     request.prompt.push_back(static_cast<int32_t>(static_cast<uint64_t>(i) % ids * 5 + 1));
   request.seed = random.below(1000);
   RequestOptions& options = request.options;
@@ -209,7 +209,7 @@ struct Totals {
   int64_t steps = 0, rounds = 0, drafted = 0, accepted = 0;
 };
 
-// Runs a random schedule of answers that come, end and leave, and returns their texts.
+// Runs a random schedule in which answers start, end, and are abandoned. Returns their texts.
 std::vector<std::string> schedule(const Team& team, const Models& models, uint64_t number, bool in_rounds,
                                   int64_t cache_tokens, Totals& totals) {
   PhiloxStream random(78, number);
@@ -276,7 +276,8 @@ TEST(RankRounds, GiveTheTokensOfTheRanksStepsOnTheHost) {
 
 TEST(RankRounds, GiveTheTokensOfTheRanksStepsOnTheHostWithAHead) { run_schedules(with_head(), 2, 5); }
 
-// The pass of a tree gives the logits of the same pass on the host, whose tokens the other ranks are told.
+// A pass over a tree in a round gives the same logits as on the host, though other ranks learn its tokens only
+// afterwards.
 TEST(RankRounds, RunTreesOnAllRanks) {
   const std::vector<int32_t> text = {5, 9, 2}, tree = {7, 1, 4, 6, 3}, unknown(5, 0), parents = {-1, 0, 0, 1, 2};
   const auto errors = run_team(with_decoder().target, {.cache_tokens = 4 * kBlock}, [&](const Team& team) {
@@ -318,7 +319,8 @@ TEST(RankRounds, RunTreesOnAllRanks) {
   EXPECT_EQ(errors, kNoErrors);
 }
 
-// Once `spoiled` is set, the kernels of these libraries fail, after some more calls, or give no outcome.
+// Once `spoiled` is true, out_of_memory() fails after `calls_left` more products, and without_verdict() gives no
+// outcome.
 bool spoiled = false;
 int64_t calls_left = 0;
 const kernels::CudaLibrary& out_of_memory() {
@@ -346,7 +348,7 @@ const kernels::CudaLibrary& without_verdict() {
   return library;
 }
 
-// Generates a greedy answer in rounds, with a decoder as its draft.
+// A greedy answer that is generated in rounds, with a decoder as its draft.
 struct Answer {
   Answer(const Team& team, std::shared_ptr<const Decoder> draft_decoder, int64_t prompt = 4)
       : draft(make_model_runner(std::move(draft_decoder))), rounds(team.target), stepper(team.target, draft.get()) {
@@ -408,7 +410,7 @@ TEST(RankRounds, ARoundWithoutUseLeavesAllCachesAsBefore) {
   }
 }
 
-// The failed round needs a block that plain decoding does not need yet.
+// The round that fails has reserved a cache block that plain decoding does not need yet.
 TEST(RankRounds, ADraftThatFailsLeavesTheRanksAgreed) {
   const int64_t prompt = kBlock - 8;
   const std::vector<int32_t> expected = undisturbed_answer(prompt);

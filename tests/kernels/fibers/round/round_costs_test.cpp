@@ -1,4 +1,4 @@
-// Counts what a round asks of a GPU: launches of kernels, LibTorch's operations, copies and waits. Forecasts of speed
+// Counts what a round asks of a GPU: kernel launches, LibTorch operations, copies and waits. Forecasts of speed
 // (tests/bench/cuda_forecast.py) use these numbers.
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 namespace specdec::decode {
 namespace {
 
-// Operations of LibTorch that start nothing on a device: they make tensors and views, or contain others of this list.
+// LibTorch operations that start no work on a device: they make tensors and views, or only call other operations.
 const std::set<std::string> kStartNothing = {
     "aten::empty",         "aten::narrow",           "aten::slice",      "aten::view",      "aten::to", "aten::select",
     "aten::empty_strided", "aten::split_with_sizes", "aten::as_strided", "aten::empty_like"};
@@ -26,7 +26,7 @@ std::map<std::string, int>& operations() {
   return all;
 }
 
-// Counts the operations of LibTorch while it lives.
+// Counts the LibTorch operations and kernel launches during its lifetime.
 class Counted {
  public:
   Counted() {
@@ -47,11 +47,11 @@ class Counted {
 
 struct Counts {
   int64_t launches;
-  int64_t graphs;  // that were launched or captured
+  int64_t graphs;  // launched or captured
   std::map<std::string, int> operations;
 };
 
-// Counts the second round of `batch` sequences that draft k tokens each.
+// Returns the counts of the second round of `batch` sequences that draft k tokens each.
 Counts round_of(int64_t target_layers, int64_t draft_layers, int batch, int k) {
   const auto decoder = [](int64_t layers) {
     auto made = on_fibers(model::toy_decoder(model::toy_config("llama", layers)), at::kBFloat16);
@@ -84,8 +84,8 @@ TEST(RoundCosts, FourLaunchesAPassBesideNineALayer) {
   for (const int batch : {1, 4})
     for (const int k : {1, 3}) {
       const Counts counts = round_of(3, 2, batch, k);
-      // Of each pass the embedding, the last norm, the head and the drawing; and the scores and the verification. All
-      // of a pass but the drawing is one graph.
+      // Besides nine per layer, each pass launches four kernels: embedding, last norm, head and the drawing of tokens.
+      // A round launches two more, for scores and verification. All kernels of a pass but the drawing are one graph.
       EXPECT_EQ(counts.launches, k * (9 * 2 + 4) + (9 * 3 + 4) + 2) << "batch " << batch << ", K " << k;
       EXPECT_EQ(counts.graphs, k + 1) << "batch " << batch << ", K " << k;
     }
@@ -95,10 +95,11 @@ TEST(RoundCosts, OneUploadOneCopyBackAndTwoOperationsAPass) {
   for (const int batch : {1, 4})
     for (const int k : {1, 3}) {
       const Counts counts = round_of(1, 1, batch, k);
-      // A pass copies its input to the graph's and the graph's logits to fp32 rows.
+      // Each pass makes two copies: its input to the graph's input, and the graph's logits to fp32 rows.
       std::map<std::string, int> expected = {{"aten::copy_", 2 * (k + 1) + 2}};
       std::map<std::string, int> found = counts.operations;
-      // The draft's first pass reads one or two tokens of each text; where some have two, it picks the rows to score.
+      // The draft's first pass reads one or two tokens per sequence. If some have two, index_select picks the rows to
+      // score.
       EXPECT_LE(found["aten::index_select"], 1);
       found.erase("aten::index_select");
       EXPECT_EQ(found, expected) << "batch " << batch << ", K " << k;

@@ -1,5 +1,5 @@
-// The self-test of the CUDA kernels on fibers: it passes with the kernels as they are, and names a kernel whose results
-// are spoiled.
+// Runs the self-test of the CUDA kernels on fibers: it must pass with the real kernels, and must name a kernel whose
+// results are spoiled.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -14,7 +14,7 @@ namespace {
 using fibers::fiber_library;
 using kernels::CudaLibrary;
 
-// A clock that goes on by a millisecond at each look.
+// A clock that advances by one millisecond at each reading.
 class Ticking final : public Clock {
  public:
   double seconds() const override { return ticks_++ * 1e-3; }
@@ -31,7 +31,7 @@ SelfTestResult test(const CudaLibrary& library, const std::string& only = {}) {
   return test_kernels({library, 0, *memory}, cases);
 }
 
-// Changes a digit in the middle of a number of a kernel's type.
+// Flips a bit in the middle of the mantissa of one element.
 void spoil(kernels::CudaDtype dtype, void* array, int64_t element) {
   if (dtype == kernels::CudaDtype::kFloat)
     static_cast<uint32_t*>(array)[element] ^= 0x00400000u;
@@ -39,7 +39,7 @@ void spoil(kernels::CudaDtype dtype, void* array, int64_t element) {
     static_cast<uint16_t*>(array)[element] ^= 0x0040u;
 }
 
-// The largest of some numbers of 16 bits, in which the digit is worth most.
+// Flips a bit in the middle of the mantissa of the largest of some 16-bit numbers, which changes its value most.
 void spoil_largest(void* array, int64_t first, int64_t count) {
   auto* const numbers = static_cast<uint16_t*>(array) + first;
   int64_t most = 0;
@@ -48,7 +48,7 @@ void spoil_largest(void* array, int64_t first, int64_t count) {
   numbers[most] ^= 0x0040u;
 }
 
-// The library with one kernel that spoils one of its results.
+// A library in which the kernel named `kernel` spoils one of its results.
 struct Spoiled {
   const char* kernel;
   CudaLibrary library;
@@ -84,6 +84,12 @@ std::vector<Spoiled> spoiled_libraries() {
   };
   add("rows_product").rows_product = [](CudaDtype dtype, int32_t device, const kernels::RowsProduct* product) {
     const int32_t code = fiber_library().rows_product(dtype, device, product);
+    spoil_largest(product->out, (product->rows - 1) * product->stride, product->n);
+    return code;
+  };
+  add("wide_product").wide_product = [](CudaDtype dtype, int32_t device, const kernels::RowsProduct* product,
+                                        void* workspace) {
+    const int32_t code = fiber_library().wide_product(dtype, device, product, workspace);
     spoil_largest(product->out, (product->rows - 1) * product->stride, product->n);
     return code;
   };
@@ -143,7 +149,7 @@ TEST(SelfTest, PassesWithTheKernelsAsTheyAre) {
   RecordProperty("cases", std::to_string(check.tested.cases));
   EXPECT_STREQ(check.device.name, "fibers");
   EXPECT_NEAR(check.seconds, 1e-3, 1e-9);
-  EXPECT_NEAR(check.copy_bytes_per_second, 2 * 4 * (16 << 20) / 1e-3, 1e6);  // a quarter of 64 MiB, four times
+  EXPECT_NEAR(check.copy_bytes_per_second, 2 * 4 * (16 << 20) / 1e-3, 1e6);  // four copies of 16 MiB in 1 ms
   const Json json = to_json(GpuChecks{{check}, ""});
   EXPECT_EQ(json["gpus"][0]["name"], "fibers");
 }

@@ -1,0 +1,164 @@
+// Products of many rows, by cuBLASLt. LibTorch brings this library along, so it is looked up at run time: a LibTorch
+// without it only makes wide passes slower.
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include "engine/kernels/cuda/launch.h"
+
+namespace specdec::kernels::cuda {
+
+namespace {
+
+// The functions of cuBLASLt that are used here. All are null if the library is missing.
+struct Library {
+  decltype(&cublasLtCreate) create = nullptr;
+  decltype(&cublasLtMatmul) matmul = nullptr;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) choose = nullptr;
+  decltype(&cublasLtMatmulDescCreate) make_operation = nullptr;
+  decltype(&cublasLtMatmulDescDestroy) free_operation = nullptr;
+  decltype(&cublasLtMatmulDescSetAttribute) set_operation = nullptr;
+  decltype(&cublasLtMatrixLayoutCreate) make_layout = nullptr;
+  decltype(&cublasLtMatrixLayoutDestroy) free_layout = nullptr;
+  decltype(&cublasLtMatmulPreferenceCreate) make_preference = nullptr;
+  decltype(&cublasLtMatmulPreferenceDestroy) free_preference = nullptr;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference = nullptr;
+  bool complete = false;
+
+  Library() {
+    const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
+    void* const handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
+    if (!handle) return;
+    complete = true;
+    const auto find = [&](auto& function, const char* symbol) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, symbol));
+      complete = complete && function != nullptr;
+    };
+    find(create, "cublasLtCreate");
+    find(matmul, "cublasLtMatmul");
+    find(choose, "cublasLtMatmulAlgoGetHeuristic");
+    find(make_operation, "cublasLtMatmulDescCreate");
+    find(free_operation, "cublasLtMatmulDescDestroy");
+    find(set_operation, "cublasLtMatmulDescSetAttribute");
+    find(make_layout, "cublasLtMatrixLayoutCreate");
+    find(free_layout, "cublasLtMatrixLayoutDestroy");
+    find(make_preference, "cublasLtMatmulPreferenceCreate");
+    find(free_preference, "cublasLtMatmulPreferenceDestroy");
+    find(set_preference, "cublasLtMatmulPreferenceSetAttribute");
+  }
+};
+
+const Library& library() {
+  static const Library one;
+  return one;
+}
+
+// Returns the largest power of two, at most 256, that divides all the addresses, the matrices' own and those of rows.
+uint32_t alignment_of(const RowsProduct& p) {
+  const auto address = [](const void* at) { return reinterpret_cast<uintptr_t>(at); };
+  const uintptr_t all = address(p.x) | address(p.weight) | address(p.out) | address(p.residual) | address(p.bias) |
+                        static_cast<uintptr_t>(2 * p.k) | static_cast<uintptr_t>(2 * p.stride) | 256;
+  return static_cast<uint32_t>(all & (~all + 1));
+}
+
+// What cuBLASLt needs to know of products of one shape, and the algorithm that it chose. cuBLASLt has columns where
+// this project has rows: out is [n, rows] there, with columns of `stride` numbers, and weight [k, n] is transposed.
+struct Plan {
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t weight = nullptr, x = nullptr, residual = nullptr, out = nullptr;
+  cublasLtMatmulHeuristicResult_t chosen{};
+  bool usable = false;
+
+  Plan(cublasLtHandle_t handle, CudaDtype dtype, const RowsProduct& p, int64_t workspace_bytes) {
+    const cudaDataType_t type = dtype == CudaDtype::kHalf ? CUDA_R_16F : CUDA_R_16BF;
+    const auto rows = static_cast<uint64_t>(p.rows), n = static_cast<uint64_t>(p.n), k = static_cast<uint64_t>(p.k);
+    const Library& lt = library();
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    const cublasLtEpilogue_t adds_bias = CUBLASLT_EPILOGUE_BIAS;
+    bool good = lt.make_operation(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+                set(CUBLASLT_MATMUL_DESC_TRANSA, transposed) && lt.make_layout(&weight, type, k, n, p.k) == 0 &&
+                lt.make_layout(&x, type, k, rows, p.k) == 0 && lt.make_layout(&residual, type, n, rows, p.n) == 0 &&
+                lt.make_layout(&out, type, n, rows, p.stride) == 0;
+    if (good && p.bias) good = set(CUBLASLT_MATMUL_DESC_EPILOGUE, adds_bias) && set_bias(p.bias);
+    if (good) usable = choose(handle, p, workspace_bytes);
+  }
+  ~Plan() {
+    const Library& lt = library();
+    for (const cublasLtMatrixLayout_t layout : {weight, x, residual, out})
+      if (layout) lt.free_layout(layout);
+    if (operation) lt.free_operation(operation);
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  bool set_bias(const void* bias) { return set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias); }
+
+ private:
+  template <class T>
+  bool set(cublasLtMatmulDescAttributes_t what, const T& value) {
+    return library().set_operation(operation, what, &value, sizeof value) == CUBLAS_STATUS_SUCCESS;
+  }
+  bool choose(cublasLtHandle_t handle, const RowsProduct& p, int64_t workspace_bytes) {
+    const Library& lt = library();
+    cublasLtMatmulPreference_t preference = nullptr;
+    if (lt.make_preference(&preference) != CUBLAS_STATUS_SUCCESS) return false;
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
+      return lt.set_preference(preference, what, &value, sizeof value) == CUBLAS_STATUS_SUCCESS;
+    };
+    const uint32_t alignment = alignment_of(p);
+    bool good = prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes));
+    for (const auto what : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      good = good && prefer(what, alignment);
+    int found = 0;
+    good = good && lt.choose(handle, operation, weight, x, p.residual ? residual : out, out, preference, 1, &chosen,
+                             &found) == CUBLAS_STATUS_SUCCESS;
+    lt.free_preference(preference);
+    return good && found > 0 && chosen.state == CUBLAS_STATUS_SUCCESS;
+  }
+};
+
+// The plans of one device.
+struct Plans {
+  cublasLtHandle_t handle = nullptr;
+  using Shape = std::tuple<CudaDtype, int64_t, int64_t, int64_t, int64_t, bool, bool, uint32_t, int64_t>;
+  std::map<Shape, std::unique_ptr<Plan>> plans;
+
+  Plan* find(CudaDtype dtype, const RowsProduct& p, int64_t workspace_bytes) {
+    if (!handle && library().create(&handle) != CUBLAS_STATUS_SUCCESS) return nullptr;
+    std::unique_ptr<Plan>& plan = plans[{dtype, p.rows, p.n, p.k, p.stride, p.bias != nullptr, p.residual != nullptr,
+                                         alignment_of(p), workspace_bytes}];
+    if (!plan) plan = std::make_unique<Plan>(handle, dtype, p, workspace_bytes);
+    return plan->usable ? plan.get() : nullptr;
+  }
+};
+
+}  // namespace
+
+int launch_wide_product(CudaDtype dtype, int32_t device, const RowsProduct& p, void* workspace, int64_t bytes,
+                        Stream stream) {
+  if (dtype == CudaDtype::kFloat || p.packing != Packing::kPlain || p.up || p.rows == 0) return kNotSupported;
+  if (!library().complete) return kNotSupported;
+  static std::mutex mutex;
+  static std::map<int32_t, Plans> devices;  // with its handles, until the process ends
+  const std::lock_guard lock(mutex);
+  Plan* const plan = devices[device].find(dtype, p, bytes);
+  if (!plan || (p.bias && !plan->set_bias(p.bias))) return kNotSupported;
+  const float one = 1, beta = p.residual ? 1 : 0;
+  const cublasStatus_t status =
+      library().matmul(devices[device].handle, plan->operation, &one, p.weight, plan->weight, p.x, plan->x, &beta,
+                       p.residual ? p.residual : p.out, p.residual ? plan->residual : plan->out, p.out, plan->out,
+                       &plan->chosen.algo, workspace, static_cast<size_t>(bytes), stream);
+  if (status == CUBLAS_STATUS_SUCCESS) return 0;
+  const cudaError_t code = cudaGetLastError();
+  return code == cudaSuccess ? kNotSupported : static_cast<int>(code);
+}
+
+}  // namespace specdec::kernels::cuda
