@@ -51,11 +51,11 @@ class Model:
 
     def kernels(self, gpu, rows, sequences, context):
         """Returns the seconds of a pass's kernels: the slowest of memory, L2 cache and tensor cores. rows_product reads
-        its input rows once for every 16 to 64 output columns (on average 45 for the matrices of an 8B model, 32 for
-        quantised ones). It reads the weights once for every 64 rows (quantised: 32), the first time from memory and
-        then from L2."""
+        its input rows once for every 16 or 32 output columns (for 9 to 16 rows on average 22 of the matrices of an 8B
+        model), as if nothing came from L1. It reads the weights once for every 64 rows (quantised: 32), the first time
+        from memory and then from L2."""
         memory, cache, cores = GPUS[gpu]
-        most, outputs = (64, 16 if rows <= 8 else 32 if rows <= 16 else 45) if self.bytes_each == 2 else (32, 32)
+        most, outputs = (64, 16 if rows <= 8 else 22 if rows <= 16 else 32) if self.bytes_each == 2 else (32, 32)
         moved = self.bytes() + sequences * context * self.cached
         operations = 2 * self.parameters * rows / cores
         if rows > NARROW and self.bytes_each == 2:

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""ptx_operands_test.py NVCC: compiles each function of engine/kernels/cuda/ptx/ptx.h in a kernel of its own, whose
+"""ptx_operands_test.py NVCC: compiles each function of engine/kernels/cuda/ptx/ptx.h that computes in a kernel whose
 operands are words of memory at known places, and follows these words through the machine code to the instruction. Each
 must be the operand that ptx.h says, of the type that it says: the fibers of the other tests take another ptx.h, so only
-a GPU would show an exchanged operand. Copies of ptx.h with exchanged operands and types must fail."""
+a GPU would show an exchanged operand. Copies of ptx.h with exchanged operands and types must fail. What moves memory
+there has operands of different sizes, so ptxas refuses an exchange; bytes_in_flight.py sees its instructions."""
 
 import os
 import re

@@ -20,7 +20,10 @@ constexpr int kMostInputs = 1 << 22;   // so that a number's place in x has 32 b
 constexpr int kStep = 32;              // numbers along k that a warp reads at a time: eight in each of four lanes
 
 // Blocks that share a multiprocessor: as many as the registers for the sums leave.
-constexpr int blocks_at_once(int tiles) { return tiles <= 2 ? 3 : 2; }
+template <int kTiles, bool kVectors>
+constexpr int kBlocksAtOnce = !kVectors     ? 1
+                              : kTiles <= 2 ? 3
+                                            : 2;
 
 // What a product ends with (RowsProduct).
 template <class T>
@@ -94,7 +97,7 @@ __device__ void join_rows(uint32_t (&a)[2][4], const Eight& low, const Eight& hi
 // eight neighbours, which make up its share of two instructions. So every load has 16 bytes, and a lane reads only
 // those weights that it has copied to shared memory itself.
 template <class T, int kTiles, int kGroups, bool kVectors, bool kGated>
-__global__ void __launch_bounds__(kWarps * 32, kVectors ? blocks_at_once(kTiles) : 1)
+__global__ void __launch_bounds__(kWarps * 32, kBlocksAtOnce<kTiles, kVectors>)
     rows_linear_tiles(const uint16_t* x, const uint16_t* __restrict__ weight, const T* __restrict__ bias,
                       const uint16_t* __restrict__ up, const T* __restrict__ up_bias, const T* residual, int all_rows,
                       int64_t n, int k, int64_t stride, const int32_t* live, T* out) {
