@@ -83,7 +83,7 @@ bool pass(int socket, int descriptor) {
   return sent == 1;
 }
 
-// Receives a descriptor. Returns -1 if the other end is closed.
+// Receives a descriptor over a socket. Returns -1 if the process at the other end has closed the socket.
 int passed(int socket) {
   DescriptorMessage in;
   ssize_t received = -1;

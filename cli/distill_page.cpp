@@ -125,7 +125,7 @@ Section layers_section(const Json& layers) {
   return s;
 }
 
-// Adds a chart and a table of the acceptance in each part of the held-out rows.
+// Adds a chart and a table of the acceptance in each part (such as a domain) of the held-out rows.
 void add_parts(Section& section, const Json& parts, const std::string& title, const std::string& what) {
   if (!parts.is_array() || parts.empty()) return;
   Chart chart;

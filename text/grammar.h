@@ -22,7 +22,7 @@ namespace specdec::text {
 
 enum class GrammarKind { kJsonSchema, kRegex };
 
-// The state of a grammar after some tokens. Not thread-safe. No function throws.
+// A grammar's parser, in its state after some tokens. Not thread-safe. No function throws.
 class GrammarMatcher {
  public:
   explicit GrammarMatcher(sd_grammar* handle) : handle_(handle) {}  // takes ownership

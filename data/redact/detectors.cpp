@@ -1,4 +1,5 @@
-// The patterns of redaction and their checks: checksums, number ranges, and characters that must not adjoin a find.
+// The patterns of redaction and their checks: checksums, number ranges, and characters that must not stand directly
+// before or after a match.
 #include "data/redact/detectors.h"
 
 #include <arpa/inet.h>

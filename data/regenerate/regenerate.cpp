@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kFirstAttempts = 6;  // for the first request; the waits between the attempts sum to 15.5 s
 constexpr double kProbeSeconds = 10;
-constexpr size_t kMostWithoutAnswer = 8;  // if this many conversations in a row fail, the run ends
+constexpr size_t kMostWithoutAnswer = 8;  // if this many consecutive conversations fail, the run ends
 
 struct Job {
   std::string split;

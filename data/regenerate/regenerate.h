@@ -42,8 +42,8 @@ struct RegenerateResult {
 // Throws Error(kUsage) if a progress file exists without --resume or was made with other settings, for status 401, 403
 // and 404 of the endpoint, and if the endpoint refuses the first 8 rows. Throws Error(kData) if the data has another
 // tokenizer than options.target, or if the endpoint returns no token ids and options.target is empty. Throws
-// Error(kNetwork), the kind that means "try again", if the endpoint is down, if 8 rows in a row get no answer, or if a
-// stop was requested. `sleep` replaces the waiting between attempts (for tests).
+// Error(kNetwork), the kind that means "try again", if the endpoint is down, if 8 consecutive rows get no answer, or if
+// a stop was requested. `sleep` replaces the waiting between attempts (for tests).
 RegenerateResult regenerate(const RegenerateOptions& options, const ProgressFn& progress,
                             const std::function<void(double)>& sleep = {});
 

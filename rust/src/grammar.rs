@@ -91,9 +91,9 @@ fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, Failure> +
     })
 }
 
-/// The parser after some tokens. Once the text has ended, with an end-of-text token or because nothing can follow,
-/// further tokens are only counted. After an error (a mask exceeds its bound on work) or a panic the parser is not used
-/// any more.
+// / A grammar's parser, in its state after some tokens. Once the text has ended, with an end-of-text token or because
+// nothing can follow, / further tokens are only counted. After an error (a mask exceeds its bound on work) or a panic
+// the parser is not used / any more.
 pub struct GrammarMatcher {
     parser: TokenParser,
     failed: bool,

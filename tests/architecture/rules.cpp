@@ -54,8 +54,8 @@ const std::vector<Room> kRooms = {
     {{"engine/forward/"},
      {"engine/forward/", "engine/cache/", "engine/weights/", "engine/config/", "engine/kernels/*",
       "engine/kernels/cpu/", "base/"}},
-    // Only runners and device rounds may include models; drafting, verification and the choice of K work on
-    // distributions and counts. A device round launches kernels between the passes.
+    // Only runners and device rounds (decoding rounds on a GPU) may include models; drafting, verification and the
+    // choice of K work on distributions and counts. A device round launches kernels between the passes.
     {{"engine/decode/sampling/"}, {"engine/decode/sampling/", "engine/rules/", "base/"}},
     {{"engine/decode/control/"}, {"engine/decode/control/", "engine/rules/", "base/"}},
     {{"engine/decode/runners/"},

@@ -69,8 +69,8 @@ TEST(IdKey, RefusesWhatIsNoSaltOrNotPrivate) {
   EXPECT_NE(problem(s / "folder"), "");
 }
 
-// With the same salt file, a later ingest gives the rows the same pseudonyms. Without that file, the rows get other
-// pseudonyms. Neither a plain hash of a name nor the salt itself occurs in the output.
+// With the same salt file (the secret for hashing names), a later ingest gives the rows the same pseudonyms. Without
+// that file, the rows get other pseudonyms. Neither a plain hash of a name nor the salt itself occurs in the output.
 TEST(IdKey, IngestKeepsItBesideTheOutput) {
   const Scratch s;
   IngestOptions o;

@@ -103,8 +103,9 @@ TEST(IncrementalDecoder, ByteLevel) {
   check_streaming(loaded(gpt2()));
 }
 
-// Conversions from GGUF have the decoder stages of both kinds. In a fused text, ByteLevel treats either all characters
-// as bytes or none, so one token with another character changes the text of all other tokens.
+// Conversions from GGUF have the decoder stages of both kinds. After the stage Fuse has joined the texts of all tokens,
+// ByteLevel treats either all characters as bytes or none, so one token with another character changes the text of all
+// other tokens.
 TEST(IncrementalDecoder, ByteLevelAfterFuse) {
   SKIP_WITHOUT(gpt2());
   Json json = read_json(gpt2() / "tokenizer.json", ErrorKind::kModel);
@@ -303,7 +304,8 @@ std::vector<std::string> continued_texts() {
   return texts;
 }
 
-// Answers continue their prompts. Tested with small tokenizers of every family, as transformers saves them.
+// The text of an answer continues the text of its prompt. Tested with small tokenizers of every family, as transformers
+// saves them.
 TEST(IncrementalDecoder, AContextIsContinuedInEveryFamily) {
   const fs::path families = fs::path(source_folder()) / "tests/text/golden/families";
   Continued all;
