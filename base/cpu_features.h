@@ -6,7 +6,7 @@
 namespace specdec {
 
 struct CpuFeatures {
-  // avx512: the subsets F, BW, DQ and VL, which LibTorch's and our own kernels need together
+  // avx512 means the subsets F, BW, DQ and VL, which LibTorch's and our own kernels need together.
   bool avx2 = false, avx512 = false;
   // Instructions that multiply bf16 numbers at least as fast as fp32 numbers. On a CPU without them, LibTorch
   // multiplies 16-bit matrices many times more slowly than fp32 matrices.

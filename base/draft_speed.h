@@ -21,7 +21,7 @@ double predicted_length(const AcceptanceCounts& counts, int k);
 struct DraftSpeed {
   double plain_seconds = 0;  // duration of one plain step, which yields one token
   double draft_cost = 0;     // c: cost of drafting one token, in plain steps
-  // K → v: cost of a step that drafts K tokens, without the drafting, in plain steps
+  // K → v: the cost of a step that drafts K tokens, without the drafting itself, in plain steps.
   std::map<int, double> verify_cost;
   // Acceptance counted while decoding with K = the largest key of verify_cost; one element per conversation.
   std::vector<AcceptanceCounts> conversations;

@@ -25,16 +25,16 @@ double quantile(std::vector<double> x, double q);
 
 // Confidence sequence of the mean of values in [0, 1] that arrive one by one (Waudby-Smith & Ramdas 2024, JRSS B 86,
 // section 4). For each candidate mean m, two products, called capitals, start at 1: up(m) = Π(1 + λ(x − m)) grows if
-// the true mean is higher than m, and down(m) = Π(1 − λ'(x − m)) grows if it is lower. The bets λ <= c/m and λ' <= c/(1
-// − m), c < 1, depend only on earlier values. Once up(m) or down(m) has exceeded 2/level, m is refuted and stays
-// refuted. The interval is the range of the candidates that are not refuted.
+// the true mean is higher than m, and down(m) = Π(1 − λ'(x − m)) grows if it is lower. The bets λ and λ' depend only on
+// earlier values, and are small enough that every factor stays positive. Once up(m) or down(m) has exceeded 2/level, m
+// is refuted and stays refuted. The interval reaches from the highest candidate refuted by up (else 0) to the lowest
+// one refuted by down (else 1).
 //
 // Each end of the two-sided interval at `level` is the end of a one-sided sequence at level/2, so the printed interval
 // (90 %) and the limit of a gate (one-sided 95 %) are the same numbers. Proof: at the true mean, up is a non-negative
 // martingale that starts at 1, so by Ville's inequality P(ever up > 2/level) <= level/2. Only up moves the lower end.
 // The factors 1 + min(λ, c/m)(x − m) fall as m grows, so all candidates below a refuted candidate are refuted too. The
-// same holds for down, and by the union bound both ends hold with an error of at most `level`. (Comparing ½up + ½down
-// with 1/level would be narrower, but each end of that interval may err with probability `level`.)
+// same holds for down, and by the union bound both ends hold with an error of at most `level`.
 //
 // The interval may be read at any time, and sampling may stop at any time, as long as the mean of each value, given the
 // values before it, is the mean to be estimated.
@@ -44,7 +44,7 @@ struct ConfidenceOptions {
   // Each stake s in (0, 1) makes two bets that never change, λ = s/m and λ' = s/(1 − m). A candidate's capital is the
   // mean of the capitals of all bets.
   std::vector<double> stakes = {0.25, 0.5, 0.9};
-  // adds the paper's bet that depends on the variance of earlier values (eq. 26), for error level/2
+  // If true, adds the paper's "plug-in" bet (eq. 26), which depends on the variance of earlier values.
   bool plug_in = false;
   double truncation = 0.5;  // upper bound of the bet that plug_in adds: truncation/m for λ, truncation/(1 − m) for λ'
 };
@@ -63,7 +63,7 @@ class ConfidenceSequence {
   ConfidenceOptions options_;
   double step_, threshold_;
   int64_t n_ = 0;
-  // regular_sum_ and squares_ estimate the variance for the plug-in bet
+  // The sum of the values. regular_sum_ and squares_ estimate the variance for the bet that plug_in adds.
   double sum_ = 0, regular_sum_ = 0.5, squares_ = 0.25;
   std::vector<double> up_, down_;          // the capitals, [bet, candidate]
   std::vector<double> bet_up_, bet_down_;  // the constant bets λ and λ', [bet, candidate]

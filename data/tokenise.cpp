@@ -275,8 +275,8 @@ const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMes
     place_written(turn, text_after(chat, messages, turn.before, false), text_after(chat, messages, turn.before, true));
     return nullptr;
   }
-  // A short thought may also occur in the answer; the search for the content then began too late. The turn is refused
-  // if the content is found from the turn's beginning, or if the thought inside the content is not rendered.
+  // The text of a short thought may also occur in the answer; the search for the content then began too late. The turn
+  // is refused if the content is found from the turn's beginning, or if the thought inside the content is not rendered.
   if (!content &&
       (end_of_text(turn.shown, begin, answer.content) || !end_of_text(turn.shown, begin, thought_in(answer.content))))
     return "thought_not_rendered";

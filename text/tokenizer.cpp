@@ -278,7 +278,7 @@ std::string IncrementalDecoder::advance(bool last) {
     // emitted_prefix_: they may complete a character that begins there, or continue a run of byte tokens. The unchanged
     // beginning of emitted_prefix_ is kept.
     const size_t common = common_characters(text, emitted_prefix_);
-    if (common == text.size() && !last) return "";  // nothing new yet: `text` begins what was returned
+    if (common == text.size() && !last) return "";  // `text` is a prefix of what was already returned
     emitted_prefix_.resize(common);
   }
   std::string fresh = text.substr(emitted_prefix_.size());

@@ -15,7 +15,7 @@ namespace specdec::cli {
 // The inputs of a run. key() is a digest of target_id and logs; it is the name of the run. The settings are not part of
 // key(); they are part of the keys of the stages (RunState).
 struct RunInputs {
-  std::string target, target_id, target_commit;           // as given; fingerprint; commit of a hub name ("" = none)
+  std::string target, target_id, target_commit;           // the target as given, its fingerprint, its hub commit
   std::string settings_sha256;                            // digest of the bytes of LOOP.toml
   std::vector<std::pair<std::string, std::string>> logs;  // path and SHA-256 of each log file
   std::string key() const;

@@ -58,8 +58,8 @@ std::vector<AnswerTurn> answer_turns(const TokenRow& row) {
     if (turns.empty() || turns.back().end != t) turns.push_back({t, t, {}});
     turns.back().end = t + 1;
   }
-  // In a row of plain text, every token but the first is learnt. The loss mask then does not show the answer, so the
-  // answer begins after prompt_tokens.
+  // In a row of plain text, every token but the first is learnt. The loss mask then does not show where the answer
+  // begins, so prompt_tokens decides.
   const bool is_text =
       turns.size() == 1 && turns[0].begin == 1 && turns[0].end == size && turns[0].begin < row.prompt_tokens;
   if (turns.empty() || is_text) turns = {{row.prompt_tokens, size, {}}};

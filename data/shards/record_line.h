@@ -16,7 +16,7 @@ struct RecordOrigin {
   std::string_view format, file;
   int64_t line = 0;
   std::string tenant;  // already hashed; "" = none
-  // kind → number of replacements; not written if null or empty
+  // Kind of personal data or secret → number of replacements. Not written if null or empty.
   const std::map<std::string, int64_t>* redactions = nullptr;
 };
 

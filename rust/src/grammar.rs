@@ -91,9 +91,9 @@ fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, Failure> +
     })
 }
 
-// / A grammar's parser, in its state after some tokens. Once the text has ended, with an end-of-text token or because
-// nothing can follow, / further tokens are only counted. After an error (a mask exceeds its bound on work) or a panic
-// the parser is not used / any more.
+/// A grammar's parser, in its state after some tokens. Once the text has ended, with an end-of-text token or because
+/// nothing can follow, further tokens are only counted. After an error (a mask exceeds its bound on work) or a panic
+/// the parser is not used any more.
 pub struct GrammarMatcher {
     parser: TokenParser,
     failed: bool,
@@ -184,7 +184,7 @@ impl GrammarMatcher {
         }
     }
 
-    /// Returns about how many bytes the tables occupy, which grow with the text.
+    /// Returns roughly how many bytes the parser's tables occupy. They grow with the text.
     fn bytes(&self) -> usize {
         self.parser.parser.lexer_stats().num_bytes
     }

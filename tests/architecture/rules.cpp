@@ -337,7 +337,8 @@ class Checker {
   // Reports one include of each circle of folders. Includes that the table forbids are reported elsewhere and do not
   // count here.
   void check_circles(const std::string& stage) {
-    std::map<std::string, std::map<std::string, std::pair<std::string, int>>> arrows;  // folder → folder: one include
+    // Including folder → included folder → file and line of one include.
+    std::map<std::string, std::map<std::string, std::pair<std::string, int>>> arrows;
     for (const auto& [file, source] : tree_)
       for (const Include& include : source.includes)
         if (starts_with(file, stage) && starts_with(include.path, stage) && tree_.count(include.path) &&

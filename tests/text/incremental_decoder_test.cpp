@@ -226,8 +226,8 @@ struct Continued {
 
 bool is_byte_token(const std::string& token) { return token.size() == 6 && token.starts_with("<0x"); }
 
-// Returns whether a context may end within a character or a run of byte tokens (Continued::cut): its last visible token
-// is a byte token, or ends with a replacement character, which may stand for the beginning of a character.
+// Returns whether a context may end within a character or a run of byte tokens (Continued::cut): the last token with
+// text is a byte token, or ends with a replacement character, which may stand for the beginning of a character.
 bool may_be_cut(const Tokenizer& tokenizer, const std::vector<int32_t>& context) {
   for (auto id = context.rbegin(); id != context.rend(); ++id) {
     if (tokenizer.decode({*id}, true).empty() && !tokenizer.decode({*id}, false).empty()) continue;  // special token
@@ -270,8 +270,8 @@ std::pair<std::vector<int32_t>, std::vector<int32_t>> split_at(const std::vector
   return {{ids.begin(), border}, {border, ids.end()}};
 }
 
-// Divides every text at every token border (a long text at some borders), and also joins contexts and continuations at
-// random.
+// Divides every text between any two tokens (a long text at some places only), and also joins contexts and
+// continuations at random.
 Continued check_continuations(const Tokenizer& tokenizer, const std::vector<std::string>& texts) {
   Continued seen;
   std::vector<std::vector<int32_t>> encoded;
