@@ -115,7 +115,7 @@ void allow_time(int cpu_seconds) {
       const bool leaves = address_space_bytes() > space + limits.memory_bytes / 4;
       if (!send_message(socket, {0, leaves}, answer) || leaves) break;
     }
-  } catch (...) {  // the caller notices that the socket is closed too early
+  } catch (...) {  // ends the worker; the caller notices that the socket closes without an answer
   }
   _exit(0);
 }

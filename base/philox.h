@@ -9,7 +9,7 @@
 
 namespace specdec {
 
-// Replaces the counter by its random numbers under `key`.
+// Replaces `counter` by the four random numbers that Philox computes from it and `key`.
 inline SPECDEC_ANY_CODE void philox_rounds(uint32_t (&counter)[4], const uint32_t (&key)[2]) {
   uint32_t low = key[0], high = key[1];
   for (int round = 0; round < 10; ++round) {

@@ -49,8 +49,7 @@ void validate(const SpeculationOptions& options);
 void validate(const DeviceOptions& options);
 VerifyRule parse_verify_rule(const std::string& name);  // parses "token" | "block" | "target" | "coupled"
 std::vector<int> parse_tree(const std::string& text);   // parses "2,2,1"
-// Returns the number of tree nodes in the first `depth` levels. If `tree` is empty, the draft is a chain: `depth`
-// nodes.
+// Returns the number of tree nodes in the first `depth` levels. An empty `tree` is a chain, which has `depth` nodes.
 int tree_nodes(std::span<const int> tree, int depth);
 std::string to_string(VerifyRule rule);
 

@@ -69,8 +69,8 @@ ConfidenceSequence::ConfidenceSequence(const ConfidenceOptions& options)
   for (const double stake : options.stakes)
     for (size_t i = 0; i < candidates; ++i) {
       // The bet on the candidate mean m is stake/m or stake/(1 − m), which is infinite at m = 0 or m = 1. So its
-      // divisor is at least 1e-9. This cannot change the interval, because each end of the interval lies one candidate
-      // outside the candidates that remain.
+      // divisor is at least 1e-9. This cannot change the interval, because each end of the interval is the first
+      // refuted candidate on its side, or 0 or 1.
       bet_up_.push_back(stake / std::max(static_cast<double>(i) * step_, 1e-9));
       bet_down_.push_back(stake / std::max(1 - static_cast<double>(i) * step_, 1e-9));
     }
@@ -108,8 +108,8 @@ void ConfidenceSequence::observe(double value) {
     const double centre = regular_sum_ / (t + 1);
     squares_ += (x - centre) * (x - centre);
   }
-  // As the candidate mean m grows, its capital up(m) falls and down(m) rises, so the candidates that remain form a
-  // range [first, last), possibly empty.
+  // As the candidate mean m grows, its capital up(m) falls and down(m) rises, so the candidates that are not refuted
+  // form a range [first, last), possibly empty.
   size_t first = 0, last = candidates;
   for (size_t end = candidates; first < end;) {
     const size_t middle = (first + end) / 2;

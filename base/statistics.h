@@ -25,10 +25,10 @@ double quantile(std::vector<double> x, double q);
 
 // Confidence sequence of the mean of values in [0, 1] that arrive one by one (Waudby-Smith & Ramdas 2024, JRSS B 86,
 // section 4). For each candidate mean m, two products, called capitals, start at 1: up(m) = Π(1 + λ(x − m)) grows if
-// the true mean is higher than m, and down(m) = Π(1 − λ'(x − m)) grows if it is lower. The bets λ and λ' depend only on
-// earlier values, and are small enough that every factor stays positive. Once up(m) or down(m) has exceeded 2/level, m
-// is refuted and stays refuted. The interval reaches from the highest candidate refuted by up (else 0) to the lowest
-// one refuted by down (else 1).
+// the true mean is higher than m, and down(m) = Π(1 − λ'(x − m)) grows if it is lower. The bets λ <= c/m and λ' <= c/(1
+// − m), where c < 1 is a constant, depend only on earlier values; every factor is positive. Once up(m) or down(m) has
+// exceeded 2/level, m is refuted and stays refuted. The interval reaches from the highest candidate refuted by up (else
+// 0) to the lowest one refuted by down (else 1).
 //
 // Each end of the two-sided interval at `level` is the end of a one-sided sequence at level/2, so the printed interval
 // (90 %) and the limit of a gate (one-sided 95 %) are the same numbers. Proof: at the true mean, up is a non-negative

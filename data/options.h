@@ -38,7 +38,7 @@ struct IngestOptions {
   int64_t tenant_cap = 0;    // maximum number of rows of one tenant in the training split; 0 = no limit
   std::string mix;           // "chat=0.5,code=0.3": shares of the training split's rows
   bool redact = true, dedup = true;
-  double near_duplicates = 0;   // least Jaccard similarity to an earlier row for which a row is dropped; 0 = no search
+  double near_duplicates = 0;   // drop rows at least this similar (Jaccard) to an earlier row; 0 = no search
   uint64_t seed = 0;            // seed of hash split, clusters, tenant cap, mix and shuffle
   std::string order = "given";  // given | shuffle: order of the rows of the training split
   std::string written_by = "unknown";

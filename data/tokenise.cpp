@@ -34,7 +34,7 @@ std::vector<std::string> called_names(const std::string& tool_calls) {
   return names;
 }
 
-// The reason for turns that are rendered but not learnt; it does not reject the row.
+// The reason code of turns that are rendered but not learnt. Such a turn does not reject the row.
 constexpr const char kNotToLearn[] = "not_to_learn";
 
 // Returns false for a turn that the log says not to learn, and for an empty turn, which no model wrote. The calls of a
@@ -244,10 +244,10 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const TrafficRecord& record,
   return {};
 }
 
-// Finds the place of the assistant turn messages.back() in a text that shows the turn as the model wrote it, and stores
-// both in `turn`. Usually this text is the template's rendering. If the turn is the last one and was cut, or the
-// template changes its content, the text is the prompt followed by the content. Returns the reason why the turn must
-// not be learnt, or null.
+// Finds where the assistant turn messages.back() is in a text that shows the turn as the model wrote it, and stores the
+// text and the position in `turn`. Usually this text is the template's rendering. If the turn is the last one and was
+// cut, or the template changes its content, the text is the prompt followed by the content. Returns the reason why the
+// turn must not be learnt, or null.
 const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMessage>& messages, Ending ending,
                                      Turn& turn) const {
   const ChatMessage& answer = messages.back();

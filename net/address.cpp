@@ -42,7 +42,7 @@ bool starts_with(const V6& a, std::initializer_list<int> prefix) {
 
 Reach reach_of_v6(const V6& a) {
   const bool zeros = starts_with(a, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
-  if (zeros && a[10] == 0xff && a[11] == 0xff) return reach_of_v4(v4_at(a, 12));  // ::ffff:0:0/96, mapped
+  if (zeros && a[10] == 0xff && a[11] == 0xff) return reach_of_v4(v4_at(a, 12));  // ::ffff:0:0/96, IPv4-mapped
   if (zeros && a[10] == 0 && a[11] == 0)  // ::/96: unspecified, loopback and IPv4-compatible, never routed
     return v4_at(a, 12) <= 1 ? Reach::kLoopback : std::max(Reach::kPrivate, reach_of_v4(v4_at(a, 12)));
   // 64:ff9b::/96 (NAT64) embeds an IPv4 address.

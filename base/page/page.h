@@ -19,8 +19,8 @@ struct Series {
   std::string name;
   std::vector<double> y, low, high;
   bool dashed = false;
-  // Number of a colour of the page, 0 to 5, so that a name has the same colour in several charts. Without it, the
-  // position of the series in the chart decides.
+  // Index of a colour, 0 to 5, in the palette of the page. With it, a name can have the same colour in several charts.
+  // Without it, the position of the series in the chart decides.
   std::optional<int> colour = {};
 };
 // The class of a verdict. It decides the colour and the mark with which a page shows the verdict.

@@ -24,8 +24,8 @@ struct CallSign {
   bool operator==(const CallSign& other) const { return opening == other.opening && name == other.name; }
 };
 
-// Returns the places where one of the names occurs and is not part of a longer word, in order. Since `text` has no
-// white space, a name in prose touches the neighbouring words and is not found.
+// Returns the places where one of the function names occurs and is not part of a longer word, in order. Since `text`
+// has no white space, a name in prose touches the neighbouring words and is not found.
 std::vector<CallSign> call_signs(const std::string& text, const std::vector<std::string>& names) {
   std::vector<CallSign> signs;
   const std::set<std::string> unique(names.begin(), names.end());

@@ -331,7 +331,7 @@ class Regenerate {
   Json settings_;
   std::vector<Job> jobs_;
 
-  // Shared by the workers. `mutex_` guards these members, the log and the counts of result_.
+  // The members below are shared by the workers. `mutex_` guards them, the log and the counts of result_.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<AnswerLog> log_;
