@@ -202,7 +202,7 @@ bool RecordReader::find_value_end(RawRecord& record) {
     } else if (c == '{' || c == '[') {
       ++depth;
     } else if (depth == 0 && (c == ',' || c == ']')) {
-      end = i;  // text[i] is the delimiter after the value
+      end = i;  // buffer_[i] is the delimiter after the value
     } else if (c == '}' || c == ']') {
       --depth;
       if (depth == 0 && array_ == ArrayState::kNone) end = i + 1;

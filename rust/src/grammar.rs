@@ -19,8 +19,9 @@ const MAX_GRAMMAR_BYTES: usize = 64 << 10;
 /// Maximum number of objects and arrays on one chain of a schema, with `$ref`s followed. OpenAI accepts 10 levels of
 /// nesting, which make a chain of about 30.
 const MAX_CHAIN: usize = 512;
-/// llguidance recurses along such a chain and uses about 2 MB of stack at MAX_CHAIN, whatever kind of schema the chain
-/// has. A check has half the stack of a compilation, so a grammar that passes a check in another process compiles here.
+/// llguidance recurses along such a chain and uses about 2 MB of stack at MAX_CHAIN, whatever kinds of schemas are in
+/// the chain. A check has half the stack of a compilation, so a grammar that passes a check in another process compiles
+/// here.
 const COMPILE_STACK_BYTES: usize = 64 << 20;
 const CHECK_STACK_BYTES: usize = COMPILE_STACK_BYTES / 2;
 

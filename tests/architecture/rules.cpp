@@ -149,8 +149,8 @@ const std::vector<Room> kRooms = {
       "deploy/serve/http/", "base/"}},
     {{"deploy/generate/"}, {"deploy/generate/", "deploy/models/", "deploy/serve/request/", "engine/decode/", "base/"}},
 
-    // monitor: the state machine and the statistics use neither database nor network, and only a check may include
-    // the actions.
+    // monitor: the state machine and the statistics use neither database nor network, and only files directly in
+    // monitor/ may include monitor/actions/.
     {{"monitor/read/"}, {"monitor/read/", "net/", "base/"}},
     {{"monitor/statistics/"}, {"monitor/statistics/", "monitor/read/", "base/"}},
     {{"monitor/state/"}, {"monitor/state/", "monitor/statistics/", "monitor/read/", "base/"}},

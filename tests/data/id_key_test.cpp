@@ -106,7 +106,7 @@ TEST(IdKey, IngestKeepsItBesideTheOutput) {
   EXPECT_NE(slurp(s / "second" / "records.jsonl"), first);
 }
 
-// A run that fails removes the salt that it made, unless another run of the same directory uses it.
+// A run that fails removes the salt file that it made, unless another run for the same output directory uses the file.
 TEST(IdKey, AFailingIngestRemovesOnlyASaltThatNobodyUses) {
   const Scratch s;
   IngestOptions o;
