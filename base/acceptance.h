@@ -50,7 +50,7 @@ double expected_length(double alpha, int k);
 // Returns tau = 1 + Σ_{k≤K} Π_{j≤k} overlap_j for the overlaps of K positions.
 double expected_length(std::span<const double> overlaps);
 // Returns the predicted speed-up S = tau / (K·c + v) over plain decoding. The costs c = draft_cost (one draft token)
-// and v = verify_cost (the rest of the step) are in units of one plain step.
+// and v = verify_cost (a step without its drafting) are in units of one plain step.
 double predicted_speedup(double tau, int k, double draft_cost, double verify_cost);
 
 }  // namespace specdec

@@ -93,7 +93,7 @@ void ValueWriter::tuple(const char*, FunctionRef<void(Fields&)> visit) {
 class ValueReader final : public Value {
  public:
   explicit ValueReader(ErrorKind kind) : kind_(kind) {}
-  // In errors the value is named by `where`, followed by its key or its index in an array.
+  // Sets the value to read. An error names the value by `where`, followed by its key or by its index in an array.
   void read_from(const Json& from, const std::string& where, const char* key, std::optional<size_t> item = {}) {
     from_ = &from, where_ = &where, key_ = key, item_ = item;
   }

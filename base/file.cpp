@@ -97,7 +97,8 @@ auto build_directory(const fs::path& tmp, Fill fill, Publish publish) {
     try {
       remove_tree(tmp);
     } catch (const Error&) {
-      // Ignored: the first error is thrown again, and remove_partials() removes the directory later.
+      // A failure to remove `tmp` is ignored: the first error is thrown below, and remove_partials() removes `tmp`
+      // later.
     }
     throw;
   }

@@ -37,7 +37,8 @@ struct SpeculationOptions {
   int k = -1;     // draft tokens per step; -1 = auto (the controller chooses K >= 0); 0 = plain decoding
   int max_k = 8;  // upper bound of K if k is -1 (auto)
   VerifyRule verify = VerifyRule::kToken;
-  // Number of children of every node, by depth; each in [1, 8], at most 64 nodes in all; empty = a chain of K.
+  // Shape of the draft tree: the number of children of every node, by depth; each in [1, 8], at most 64 nodes in all;
+  // empty = a chain of K.
   std::vector<int> tree = {};
   bool suffix = false;  // also drafts continuations found earlier in the text (engine/decode/control/suffix_drafter.h)
 };
@@ -48,7 +49,8 @@ void validate(const SpeculationOptions& options);
 void validate(const DeviceOptions& options);
 VerifyRule parse_verify_rule(const std::string& name);  // parses "token" | "block" | "target" | "coupled"
 std::vector<int> parse_tree(const std::string& text);   // parses "2,2,1"
-int tree_nodes(std::span<const int> tree, int depth);   // nodes of the first `depth` levels; `depth` if `tree` is empty
+// Returns the number of tree nodes in the first `depth` levels. An empty `tree` is a chain, which has `depth` nodes.
+int tree_nodes(std::span<const int> tree, int depth);
 std::string to_string(VerifyRule rule);
 
 }  // namespace specdec

@@ -11,7 +11,7 @@ namespace specdec::cli {
 
 namespace {
 
-// The suffix by which the name of a value says that the value is a comma-separated list, which the flag parses itself.
+// If the name of a flag's value ends with this suffix, as in "K,...", the value is a comma-separated list.
 constexpr char kListMark[] = ",...";
 
 // Returns whether the user types the word as it is, in contrast to a placeholder such as FILE or cuda:I.

@@ -13,7 +13,7 @@ class App;
 
 namespace specdec::cli {
 
-// Names a positional argument that is a command of the program.
+// The value name of a positional argument that is a command of the program, as in `specdec help COMMAND`.
 inline constexpr char kCommandName[] = "COMMAND";
 
 // The files that a shell offers for a value. If a value may be a directory or a file, kFiles applies, because shells

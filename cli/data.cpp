@@ -58,8 +58,8 @@ void print_left_out(const data::IngestReport& report, const std::string& out) {
 }
 
 // Returns the command to run next. Usually this is `distill` on the new data. If too few conversations are held out for
-// a verdict of `distill`, it is the same `data ingest` with a larger --holdout. Returns "" if there is nothing to train
-// on, or if even half of the conversations would be too few to hold out.
+// a verdict of `distill`, returns the same `data ingest` command with a larger --holdout. Returns "" if there is
+// nothing to train on, or if even half of the conversations would be too few to hold out.
 std::string next_of(const Global& global, bool can_train, const std::string& target, const std::string& out,
                     const HoldoutAdvice& advice) {
   if (!advice.warning.empty() && advice.share == 0) return "";

@@ -46,8 +46,8 @@ double value_at(const Curve& curve, double step) {
   return it == curve.step.end() || *it != step ? kNone : curve.value[static_cast<size_t>(it - curve.step.begin())];
 }
 
-// Adds a chart with those curves of `series` that exist. Its x axis is the union of their steps. The ends of the
-// interval of a curve "x" are the curves "x_low" and "x_high".
+// Adds a chart of those curves in `series` that exist. Its x axis has the steps of all these curves. The interval
+// around a curve "x" lies between the curves "x_low" and "x_high".
 void add_chart(Section& section, const std::map<std::string, Curve>& curves, const std::string& title,
                const std::string& label, const std::vector<std::pair<std::string, std::string>>& series) {
   std::map<double, std::map<std::string, double>> at;
@@ -125,7 +125,7 @@ Section layers_section(const Json& layers) {
   return s;
 }
 
-// Adds a chart and a table of the acceptance in each part of the held-out rows.
+// Adds a chart and a table of the acceptance in each part (such as a domain) of the held-out rows.
 void add_parts(Section& section, const Json& parts, const std::string& title, const std::string& what) {
   if (!parts.is_array() || parts.empty()) return;
   Chart chart;

@@ -16,7 +16,7 @@ class Results {
   // The commands and exit codes with which a definition is printed.
   struct Use {
     std::vector<std::string> commands = {};       // empty: a part of another definition, or the content of a file
-    std::vector<int> exit_codes = {};             // further ones besides 0 and the exit codes of verdicts
+    std::vector<int> exit_codes = {};             // exit codes in addition to 0 and those of verdicts
     std::vector<std::string> without_flags = {};  // flags with which the command prints something else
   };
   // Adds the definitions of an object and its parts. The name of a definition can depend on the object's value.

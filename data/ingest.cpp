@@ -180,7 +180,7 @@ class Ingest {
       return Error(ErrorKind::kData, where + ": no rows found: expected JSON, JSONL, CSV, TSV, Parquet or plain text");
     if (counts.empty())
       return Error(ErrorKind::kData, where + ": all " + std::to_string(r.records) + " rows were left out by --skip");
-    // If the first rejected row has an unknown format, its detail already contains the suggestion.
+    // If the first rejected row has an unknown format, its detail already contains the suggested --map.
     const bool shown = first_reject_.find(result_.suggestion) != std::string::npos;
     return Error(ErrorKind::kData, where + ": no row was accepted of " + std::to_string(r.records) + " (" + counts +
                                        "); first: " + first_reject_ +

@@ -39,7 +39,7 @@ struct IngestResult {
 // was cut off, are rejected like one record, with a warning.
 //
 // Memory: the longest record, one shard per split, and about 200 bytes per record (21 to 43 with options.records).
-// Batch rows that wait for their other half, and rows that wait for the split, are on disk.
+// Batch rows that wait for their request or response, and rows that wait for the split, are on disk.
 //
 // Throws Error(kData) if a source is not a readable text file, no record is accepted, or there are chat rows for a
 // target without a chat template; Error(kUsage) if `out` exists and was not written by this program; Error(kNetwork),

@@ -35,10 +35,10 @@ struct IngestOptions {
   // Number of clusters for the rows that have no tag yet; 0 = no clustering (data/select/domain_clusters.h).
   int domain_clusters = 0;
   std::string tenant_field;  // field that holds the tenant; "" = the format's own
-  int64_t tenant_cap = 0;    // most rows that one tenant may have in the training split; 0 = no limit
+  int64_t tenant_cap = 0;    // maximum number of rows of one tenant in the training split; 0 = no limit
   std::string mix;           // "chat=0.5,code=0.3": shares of the training split's rows
   bool redact = true, dedup = true;
-  double near_duplicates = 0;   // least Jaccard similarity to an earlier row for which a row is dropped; 0 = no search
+  double near_duplicates = 0;   // drop rows at least this similar (Jaccard) to an earlier row; 0 = no search
   uint64_t seed = 0;            // seed of hash split, clusters, tenant cap, mix and shuffle
   std::string order = "given";  // given | shuffle: order of the rows of the training split
   std::string written_by = "unknown";

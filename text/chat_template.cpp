@@ -335,7 +335,7 @@ std::string ChatTemplate::render_in(const Form& form, const std::vector<ChatMess
 
 namespace {
 
-// Replaces the parts of a conversation by marks, and remembers which member each mark stands for.
+// Replaces the parts of a conversation by marks, and remembers which part each mark stands for.
 class Marks {
  public:
   std::string put(std::string member, bool required = true) {

@@ -299,8 +299,8 @@ ChildResult run_to_end(const Global& global, const LoopSettings& settings, const
   }
 }
 
-// Returns how the distill stage would end if this is certain before its start, because too few conversations are held
-// out for a verdict. Otherwise returns nothing.
+// Returns the result of a distill stage that cannot reach a verdict because too few conversations are held out; the
+// stage then need not be started. Returns nothing if enough conversations are held out.
 std::optional<StageEnd> certain_end(const fs::path& learnt) {
   const data::ShardReader reader(learnt);
   std::set<std::string> conversations;

@@ -194,7 +194,8 @@ std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInp
     if (!run.reason.empty()) text += " (" + run.stopped_stage + ": " + run.reason + "; to change: " + run.change + ")";
     return text;
   };
-  // A verdict on the same logs takes precedence over verdicts on other logs, even if both ended within the same second.
+  // A verdict on the same logs takes precedence over verdicts on other logs, even if both runs ended within the same
+  // second.
   for (const EarlierRun& run : runs)
     if (counts(run) && run.key == key && (cooling(run) || run.stopped_code != 4))
       return Refusal{run.stopped_code,

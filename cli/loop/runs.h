@@ -15,7 +15,7 @@ namespace specdec::cli {
 // The inputs of a run. key() is a digest of target_id and logs; it is the name of the run. The settings are not part of
 // key(); they are part of the keys of the stages (RunState).
 struct RunInputs {
-  std::string target, target_id, target_commit;           // as given; fingerprint; commit of a hub name ("" = none)
+  std::string target, target_id, target_commit;           // the target as given, its fingerprint, its hub commit
   std::string settings_sha256;                            // digest of the bytes of LOOP.toml
   std::vector<std::pair<std::string, std::string>> logs;  // path and SHA-256 of each log file
   std::string key() const;
@@ -25,18 +25,18 @@ Json to_json(const RunInputs& inputs);
 // The verdict in state.json for a run that ended well.
 inline constexpr const char* kPromoted = "promoted";
 
-// The end of one stage's process.
+// How one stage's process ended: exit code, duration, and what the process printed.
 struct StageEnd {
   std::string stage;
   int exit_code = 0;
   double seconds = 0;
-  Json result = nullptr;   // the stage's JSON, null if it gave none
-  std::string error = "";  // the stage's error message; "" = none
-  bool ran = true;         // false if the stage was not started, because its end was certain
+  Json result = nullptr;   // the JSON that the stage printed, null if it printed none
+  std::string error = "";  // error message that the stage logged or printed; "" = none
+  bool ran = true;         // false: not started, because too few conversations are held out for a verdict
 };
-// Returns the end of a stage that printed `printed` on stdout and logged the error `logged` ("" = none). If `printed`
-// is the JSON of an error, the stage has no result, and StageEnd::error is the message of that JSON instead of
-// `logged`.
+// Returns the StageEnd of a stage that printed `printed` on stdout and logged the error `logged` ("" = none). If
+// `printed` is the JSON of an error, the stage has no result, and StageEnd::error is the message of that JSON instead
+// of `logged`.
 StageEnd stage_end(const std::string& stage, int exit_code, double seconds, const Json& printed,
                    const std::string& logged);
 
@@ -74,7 +74,7 @@ class RunState {
   Json state_;
 };
 
-// The facts about an earlier run that the next one needs.
+// The facts about an earlier run that decide how the next run starts.
 struct EarlierRun {
   std::string key, target_id, settings_sha256, verdict;  // verdict is "running" until the run ends
   int64_t started = 0, ended = 0;                        // Unix seconds; 0 = unknown
@@ -82,7 +82,7 @@ struct EarlierRun {
   std::filesystem::file_time_type written;
   int stopped_code = 0;                       // exit code of the stage that stopped the run, 0 = none
   bool has_data = false;                      // true if the run's data stage is done
-  bool ran = true;                            // false if stopped_stage was not even started
+  bool ran = true;                            // false if stopped_stage was not even started (StageEnd::ran)
   std::string stopped_stage, reason, change;  // the stage that failed, why, and what to change (cli/loop/advice.h)
 
   // True if a verdict, and not an error, stopped the run.

@@ -48,7 +48,7 @@ struct RowOptions {
   const TrafficFormat* format = nullptr;  // null = recognise the format of each row
   std::string domain_field;               // "" = "domain"; "a.b" = the field b inside the field a
   std::string tenant_field;               // "" = the format's own field
-  // Rows of the format alpaca, and mapped rows with a prompt, become a user and an assistant message.
+  // If true, rows of the format alpaca, and mapped rows with a prompt, become a user and an assistant message.
   bool instructions_as_chat = false;
   FieldMap map;  // for mapped_format() only
 };

@@ -50,8 +50,8 @@ Answer RowRegenerator::answer(OpenAiClient& client, const TokenRow& row) const {
   return std::move(out);
 }
 
-// Returns the maximum number of tokens of the answer. Without --max-tokens, the last answer may be as long as the
-// recorded one. An earlier answer may be longer than the recorded one, because the model must end it before the
+// Returns the maximum number of tokens of the new answer. Without --max-tokens, the row's last answer gets at most as
+// many tokens as the recorded answer has. An earlier answer gets more, because the model must end it before the
 // conversation can continue.
 int64_t RowRegenerator::room(const Work& work) const {
   const int64_t recorded = work.now().end - work.now().begin;

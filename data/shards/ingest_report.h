@@ -24,7 +24,7 @@ struct IngestReport {
   static constexpr int kVersion = 1;  // schema "specdec.ingest/1"
   std::vector<SourceCounts> sources;
   std::map<std::string, int64_t> rejects;     // reason → records
-  std::map<std::string, int64_t> redactions;  // kind → finds in accepted records
+  std::map<std::string, int64_t> redactions;  // kind of personal data or secret → replacements in accepted records
   std::map<std::string, int64_t> writers;     // model as named in the log → accepted records; "" = unknown
   int64_t records = 0, accepted = 0, redacted_records = 0;
   int64_t duplicates = 0, near_duplicates = 0;     // dropped records

@@ -103,8 +103,9 @@ TEST(IncrementalDecoder, ByteLevel) {
   check_streaming(loaded(gpt2()));
 }
 
-// Conversions from GGUF have the decoder stages of both kinds. In a fused text, ByteLevel treats either all characters
-// as bytes or none, so one token with another character changes the text of all other tokens.
+// Conversions from GGUF have the decoder stages of both kinds. After the stage Fuse has joined the texts of all tokens,
+// ByteLevel treats either all characters as bytes or none, so one token with another character changes the text of all
+// other tokens.
 TEST(IncrementalDecoder, ByteLevelAfterFuse) {
   SKIP_WITHOUT(gpt2());
   Json json = read_json(gpt2() / "tokenizer.json", ErrorKind::kModel);
@@ -225,8 +226,8 @@ struct Continued {
 
 bool is_byte_token(const std::string& token) { return token.size() == 6 && token.starts_with("<0x"); }
 
-// Returns whether a context may end within a character or a run of byte tokens (Continued::cut): its last visible token
-// is a byte token, or ends with a replacement character, which may stand for the beginning of a character.
+// Returns whether a context may end within a character or a run of byte tokens (Continued::cut): the last token with
+// text is a byte token, or ends with a replacement character, which may stand for the beginning of a character.
 bool may_be_cut(const Tokenizer& tokenizer, const std::vector<int32_t>& context) {
   for (auto id = context.rbegin(); id != context.rend(); ++id) {
     if (tokenizer.decode({*id}, true).empty() && !tokenizer.decode({*id}, false).empty()) continue;  // special token
@@ -269,8 +270,8 @@ std::pair<std::vector<int32_t>, std::vector<int32_t>> split_at(const std::vector
   return {{ids.begin(), border}, {border, ids.end()}};
 }
 
-// Divides every text at every token border (a long text at some borders), and also joins contexts and continuations at
-// random.
+// Divides every text between any two tokens (a long text at some places only), and also joins contexts and
+// continuations at random.
 Continued check_continuations(const Tokenizer& tokenizer, const std::vector<std::string>& texts) {
   Continued seen;
   std::vector<std::vector<int32_t>> encoded;
@@ -303,7 +304,8 @@ std::vector<std::string> continued_texts() {
   return texts;
 }
 
-// Answers continue their prompts. Tested with small tokenizers of every family, as transformers saves them.
+// The text of an answer continues the text of its prompt. Tested with small tokenizers of every family, as transformers
+// saves them.
 TEST(IncrementalDecoder, AContextIsContinuedInEveryFamily) {
   const fs::path families = fs::path(source_folder()) / "tests/text/golden/families";
   Continued all;
