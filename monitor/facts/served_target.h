@@ -1,6 +1,6 @@
 // Decides which target is served, from /metrics pages and records that name their target. The bound target is the one
-// for which the package's draft was validated. Any other served target is called stale, until a reliable witness
-// reports the bound target again or another package fits the served target.
+// for which the package's draft was validated. Any other served target is called stale, until reliable evidence shows
+// the bound target again or another package fits the served target.
 #pragma once
 
 #include <cstdint>
@@ -99,9 +99,9 @@ struct ServedVerdict {
 };
 
 inline constexpr int64_t kRollingPatienceSeconds = 86400;  // after this time a rolling update counts as another target
-inline constexpr size_t kEnoughNamed = 50;  // consecutive records that must name the bound target to end staleness
-// Fewer than kEnoughOther records, consecutive or among the newest, are not enough evidence of another target. The same
-// holds for fewer than 1 / kFewReplicas of the replicas.
+inline constexpr size_t kEnoughNamed = 50;  // consecutive records that must name the bound target to end an alarm
+// The least evidence of another target: kEnoughOther records that name it (consecutive, or among the newest records),
+// or 1 / kFewReplicas of the replicas. Less evidence is only reported as "pending".
 inline constexpr size_t kEnoughOther = 10;
 inline constexpr int64_t kFewReplicas = 8;
 

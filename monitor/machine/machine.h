@@ -90,7 +90,7 @@ struct Memory {
   Stage stage = Stage::kHealthy;
   int64_t since = 0;  // when the loop entered `stage`, in unix seconds
   std::string reason;
-  std::string goal;                // fingerprint of the target that the redistillation or the candidate is for
+  std::string goal;                // fingerprint of the target for which a draft is being trained or tried
   std::string key;                 // idempotency key of the newest redistillation
   std::string candidate;           // digest of the package being tried, "" = none
   std::set<std::string> rejected;  // digests that were tried and must never be tried again
@@ -147,8 +147,8 @@ struct MachineContext {
   bool can_disable = false, can_enable = false;  // the user has given a command that turns speculation off, on
 };
 
-// The actions that a transition may ask for. Each struct has what the state machine decides about the action. A file of
-// monitor/actions/ for each struct adds the rest and runs the action.
+// The actions that a transition may ask for. Each struct has what the state machine decides about the action. For each
+// struct there is a file in monitor/actions/ that adds the other details and runs the action.
 struct Probe {
   static constexpr Act kAct = Act::kProbe;
   std::string key;        // the same for a whole day, so that the probe runs at most once a day
