@@ -102,7 +102,8 @@ class Scorer {
       lengths.push_back(job.length);
     }
     for (const auto& draft : drafts_) draft->begin(lengths);
-    // Rows that fit together take one pass; a row longer than the budget is scored alone, in several passes.
+    // If the logits of all rows fit the budget together, one pass scores them. A row longer than the budget is scored
+    // alone, in several passes.
     const int64_t chunk = jobs_.size() > 1 ? std::max(longest, int64_t{1}) : budget_;
     for (int64_t at = 0; at < longest; at += chunk) pass(at, chunk);
     for (Job& job : jobs_)

@@ -50,7 +50,7 @@ struct SampledOptions {
 struct SampledTest {
   int64_t runs = 0;
   double first_token_p = 1;  // p-value of the chi-square test of first tokens by id, summed over contexts
-  double sequence_p = 1;     // p-value of the chi-square test of the probability transforms of all tokens
+  double sequence_p = 1;     // p-value of the chi-square test of probability_transform() over all tokens
   double p_value = 1;        // 2 × the smaller of the two p-values, at most 1
 };
 // Tests whether sampled output follows the target's probabilities. Each run answers one of `contexts` (none of them

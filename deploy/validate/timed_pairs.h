@@ -44,12 +44,10 @@ struct TimedPairs {
 };
 
 // Calls pair(0) … pair(count − 1); pair(i) must always do the same work.
-// - Disturbed runs are repeated after all others. Repeating stops when patience_seconds have passed and at least
-// `count`
-//   disturbed runs, repetitions included, were timed. The machine is `busy` if then fewer than half of the runs are
-//   undisturbed, or fewer than min(4, count).
-// - A run whose step cost exceeds the tolerance is repeated up to `retries` times, and the fastest repetition is
-//   taken.
+// - A run during which other processes took CPU time (a disturbed run) is repeated after all other runs. Repeating
+//   stops when patience_seconds have passed and at least `count` disturbed runs, repetitions included, were timed. If
+//   then fewer than half of the runs, or fewer than min(4, count), are undisturbed, the machine is `busy`.
+// - A run whose step cost exceeds the tolerance is repeated up to `retries` times, and the fastest repetition is taken.
 // Whether a run is repeated depends on the meter and on how far its step cost is from the median, in either direction.
 // It does not depend on whether speculation is faster, so repeating does not bias the speed-up.
 TimedPairs time_pairs(size_t count, const PairsOptions& options, const std::function<PairFigures(size_t)>& pair,

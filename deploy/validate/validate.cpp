@@ -34,8 +34,8 @@ namespace {
 constexpr int kBatch = 8;            // sequences per roll-out step
 constexpr double kWorthSaying = 10;  // estimates below this many seconds are not logged
 constexpr int64_t kGreedyPrompts = 32, kSampledContexts = 4, kSampledContextTokens = 16;
-// kLookEvery: number of requests that are scored between two looks at the gate. kLeastRequests: number that must be
-// scored before scoring may stop early.
+// kLookEvery: after each time this many requests were scored, the gate is asked whether acceptance is decided.
+// kLeastRequests: number that must be scored before scoring may stop early.
 constexpr size_t kLookEvery = 32, kLeastRequests = 64;
 // kSegmentRequests: requests that a segment needs before --segments-floor applies to it. kBigSegment: requests that a
 // segment needs before a loss in it can fail the gate.

@@ -36,7 +36,7 @@ struct Measurement {
   int64_t epoch = 0, time = 0;  // `epoch` counts the restarts of the detectors; `time` is in unix seconds
   double log10_e = 0, log10_alarm = 0;
   MeasuredSums requests;
-  std::map<std::string, MeasuredDomain> domains;  // key: domain name as used in reports
+  std::map<std::string, MeasuredDomain> domains;  // key: name of the stratum (kind of request) as used in reports
   std::map<std::string, MeasuredSums> counters;   // by the names of their sources
 };
 

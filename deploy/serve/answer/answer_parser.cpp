@@ -210,7 +210,7 @@ class AnswerParser::Machine {
     }
   }
 
-  // Ends the content at the marker of a call, whose last byte is `last`.
+  // Ends the content at the marker of a call. `last` is the marker's last byte.
   void end_content(char last) {
     raw_ = std::exchange(spaces_, "");
     if (last == '=') {

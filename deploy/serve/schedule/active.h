@@ -10,8 +10,8 @@
 
 namespace specdec::deploy {
 
-// kPreempted: the answer had to free its KV caches but keeps its seat (place) in the batch. kUnseated: the answer freed
-// its caches and gave its seat to another tenant's answer.
+// kPreempted: the KV caches ran full and those of this answer were freed, but the answer keeps its seat (place) in the
+// batch. kUnseated: its caches were freed, and another tenant's answer got its seat.
 enum class Scheduler::Phase { kPrefill, kDecode, kPreempted, kUnseated };
 
 struct Scheduler::Active {

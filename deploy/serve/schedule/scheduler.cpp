@@ -261,7 +261,8 @@ void Scheduler::end(Active& sequence, FinishReason reason) {
   result.reason = reason;
   result.counts.emitted = result.completion_tokens;
   std::erase_if(result.rejects,
-                [&](const auto& reject) { return reject.position >= result.completion_tokens; });  // after the end
+                // True for rejected tokens after the answer's end.
+                [&](const auto& reject) { return reject.position >= result.completion_tokens; });
   const double now = clock_.seconds();
   metrics_.finished(result, {sequence.request->tenant, sequence.request->domain}, now - sequence.request->queued_at);
   const bool others = queue_.more_of(*sequence.request) ||
