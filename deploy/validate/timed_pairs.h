@@ -30,8 +30,8 @@ struct PairsOptions {
   int repeats = 1;              // each run is made this often, and the fastest is taken
   double most_taken = 0.10;     // largest share of CPU that others may take in an undisturbed window
   double window_seconds = 0.5;  // least length of a window; must be long compared with the meter's ticks of 10 ms
-  // Largest |log| ratio between a run's step cost (a speculative step in units of plain steps) and the median; 0: no
-  // limit.
+  // A run is repeated if |log(its step cost / median step cost)| is larger than this; 0: no limit. The step cost is the
+  // time of a speculative step in units of plain steps.
   double tolerance = 0;
   int retries = 2;               // repetitions of a run whose step cost exceeds the tolerance
   double patience_seconds = 10;  // disturbed runs are repeated for at least this many seconds from the start

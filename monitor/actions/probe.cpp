@@ -62,9 +62,9 @@ void take_speed(const Json& result, ActionOutcome& outcome) {
   if (low > 1) outcome.occurrence = Occurrence{Event::kWorth, outcome.text, {{"speed", measured}, {"seed", 0}}};
 }
 
-// Reads the interval of the paired drop of acceptance. Refutes the alarm if the whole interval is below --min-loss;
-// confirms the alarm if the interval is above 0 and reaches --min-loss. Decides nothing on fewer than kEnoughPaired
-// requests.
+// Reads the interval of the drop of acceptance, which is measured on the same requests before and now (paired). Refutes
+// the alarm if the whole interval is below --min-loss; confirms the alarm if the interval is above 0 and reaches
+// --min-loss. Decides nothing on fewer than kEnoughPaired requests.
 void take_acceptance(const Json& result, double min_loss, ActionOutcome& outcome) {
   const Json& paired = json_object(result, "baseline", 16, kWhere, ErrorKind::kData);
   const Json& ci = json_array(paired, "ci", 2, kWhere, ErrorKind::kData);

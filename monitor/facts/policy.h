@@ -11,7 +11,7 @@ namespace specdec::monitor {
 
 struct Policy {
   // Options for confirming an alarm:
-  std::string canary;           // data directory of the canary set for the paired probe
+  std::string canary;           // data directory of fixed requests with which a probe measures acceptance
   std::string probe;            // a command instead of `canary`; prints what `validate --json --baseline` prints
   bool alarm_confirms = false;  // --confirm alarm: an alarm counts as confirmed without a probe
   double min_loss = 0.02;       // the smallest drop of acceptance that matters

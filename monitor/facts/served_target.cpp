@@ -104,9 +104,9 @@ void hear_records(const Claims& claims, const std::vector<const Claims::Server*>
     t.bound.push_back(Witness::kServer);
 }
 
-// Counts the replicas of all pages. Returns the servers whose statement about their target counts. These are all
-// servers that name a target; but if only few replicas name another target than the bound one, the servers of these few
-// are left out.
+// Counts the replicas of all pages. Returns the servers whose statements about their target are used: all servers that
+// name a target. If only few replicas name another target than the bound one, the servers of these replicas are left
+// out.
 std::vector<const Claims::Server*> hear_pages(const Claims& claims, const std::string& bound, Testimony& t) {
   t.replicas = claims.unnamed;
   bool endpoint_says_another = false;

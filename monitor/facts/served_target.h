@@ -41,7 +41,7 @@ struct WatchedPair {
   std::string package, target;
 };
 
-// What servers and records name as their target, collected in one check.
+// The targets that servers and records name, collected in one check.
 struct Claims {
   struct Server {
     std::string source, target;

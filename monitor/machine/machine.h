@@ -102,8 +102,8 @@ struct Memory {
   bool off = false;     // the loop has turned speculation off
   int64_t records = 0;  // number of acceptance records read so far
   int64_t false_alarms = 0;
-  // For each of the last three redistillations: the rolled-out acceptance of the candidate minus the rolled-out
-  // acceptance of the package before it.
+  // For each of the last three redistillations: the acceptance of the candidate minus that of the package before it,
+  // both measured in the gate's roll-outs.
   std::vector<double> regained;
   // One line of text for each alert from Alertmanager, by the alert's key; "" once the loop has reacted to the alert.
   std::map<std::string, std::string> alerts;
@@ -119,7 +119,7 @@ void disbelieve_future(Memory& memory, int64_t now, double bake_hours);
 struct MachineInput {
   Verdict verdict = Verdict::kInconclusive;
   std::string package, target;
-  bool former_fits = false;  // Memory::former is bound to `target`
+  bool former_fits = false;  // the package before the promoted one fits `target`
 };
 // Returns the event for a check's result, or nothing if there is too little data or nothing new. Another served target
 // is nothing new while the loop redistils, or tries a candidate, for that target.
@@ -130,7 +130,8 @@ struct Occurrence {
   Event event;
   std::string reason;
   Json evidence = Json::object();
-  // Set only for kCandidate: the candidate's digest, and its rolled-out acceptance minus that of the current package.
+  // Set only for kCandidate: the candidate's digest, and its acceptance minus that of the current package, both
+  // measured in the gate's roll-outs.
   std::string candidate = {};
   double regained = 0;
 };

@@ -21,9 +21,10 @@ namespace specdec::monitor {
 // The baseline of one stratum, in terms of rolled-out acceptance (docs/glossary.md), which is what the server exports.
 struct StratumBaseline {
   static constexpr size_t kPositions = 8;  // positions in acceptance records; later positions are counted in the eighth
-  // mean over the stratum's requests of Σ overlap / Σ reached
+  // The expected overlap at each draft position (b_i in detector.h). If `overlap` is shorter than kPositions, the later
+  // positions were not measured.
   std::vector<double> overlap;
-  double mean = 0;  // mean of the requests' x (detector.h)
+  double mean = 0;  // mean over the stratum's requests of x = Σ overlap / Σ reached
   double standard_error = 0;
   double share = 0;  // this stratum's share of the baseline's requests
   // Standard deviation of a request's x = Σ overlap / Σ reached around the value expected for the draft positions that

@@ -67,7 +67,7 @@ struct Peak {
   double log_evidence = -1e300;
   int64_t requests = 0, time = 0;
   std::string stratum;  // the stream that contributes most to the evidence, "" = the pooled stream
-  Sums since_change;    // sums since the change point of this stream, at the time of the peak
+  Sums since_change;    // sums since the change point of the stream `stratum`, at the time of the peak
   int64_t change_time = 0, change_requests = 0;
 };
 

@@ -37,7 +37,7 @@ struct Measurement {
   double log10_e = 0, log10_alarm = 0;
   MeasuredSums requests;
   std::map<std::string, MeasuredDomain> domains;  // key: name of the stratum (kind of request) as used in reports
-  std::map<std::string, MeasuredSums> counters;   // by the names of their sources
+  std::map<std::string, MeasuredSums> counters;   // key: name of the source
 };
 
 // `level` is the logarithm of the e-value at which an alarm is raised. If there are more than kMostDomains domains,

@@ -207,7 +207,8 @@ TEST(Sampled, StopsByTheClockButTestsEveryContext) {
   EXPECT_EQ(sampled_test({target, draft}, {}, o, clock).p_value, 1);
 }
 
-// Counts the steps that it was offered, and accepts none of them.
+// A stand-in for drafting and verifying on the GPU: counts the steps that it is offered, and accepts none, so that the
+// host runs them.
 class OfferedRounds final : public decode::RoundRunner {
  public:
   bool takes(std::span<const decode::RoundSlot> slots) override {

@@ -190,7 +190,7 @@ TEST(Speed, MeasuredSpeedupIsThePredictedOne) {
   const SpeedupRuns runs = measure_speedup({target, draft}, prompts, o, {clock, IdleMeter()});
   ASSERT_EQ(runs.normal.size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_NEAR(runs.normal[i], 3 * 40 * 1.0, 1e-9);  // three rounds of 40 tokens, 1 s each
+    EXPECT_NEAR(runs.normal[i], 3 * 40 * 1.0, 1e-9);  // three runs of 40 tokens, 1 s each
     EXPECT_NEAR(runs.speculative[i], 3 * 10 * 1.3, 1e-9);
   }
   const Estimate s = speedup(runs.normal, runs.speculative);
@@ -249,7 +249,7 @@ TEST(Speed, PromptsWithoutAnUndisturbedRunAreLeftOut) {
     pairs.runs.emplace_back();
     pairs.runs.back().normal.seconds = i + 1, pairs.runs.back().speculative.seconds = 1;
   }
-  pairs.clean = {true, false, true, true, false, false};  // two rounds of three prompts
+  pairs.clean = {true, false, true, true, false, false};  // three prompts, each timed twice
   const SpeedupRuns runs = sum_by_prompt(pairs, 3);
   EXPECT_EQ(runs.normal, (std::vector<double>{1 + 4, 3}));
   EXPECT_EQ(runs.speculative, (std::vector<double>{2, 1}));

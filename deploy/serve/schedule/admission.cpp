@@ -38,7 +38,8 @@ void Scheduler::admit() {
 // Picks the sequence to prefill next. Returns null if no sequence can be prefilled now. Prefers, in this order:
 // - a sequence whose prefill has begun;
 // - the oldest preempted sequence;
-// - an answer from the queue; if the batch is full or an answer is unseated, only of a tenant without a running answer;
+// - an answer from the queue; if the batch is full, or if an answer is unseated (has lost its place in the batch), only
+//   of a tenant without a running answer;
 // - the oldest unseated sequence.
 Scheduler::Active* Scheduler::next_to_prefill() {
   Active *preempted = nullptr, *unseated = nullptr;
