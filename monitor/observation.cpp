@@ -80,7 +80,7 @@ class SourceReader {
     Counters sum;
     std::string sources;
     std::vector<std::pair<std::string, Counters>> scrapes;  // key in the state, and the newest scrape, of each page
-    double unseen = 0;                                      // counts from before the first scrape of their replica
+    double unseen = 0;                                      // counts that replicas made before their first scrape
     bool is_lost = false;                                   // counts of a replica were left out
   };
 

@@ -262,7 +262,7 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
                      {"limit", EvidenceAge::kMostUnjudged},
                      {"since", format_utc(observation.age->since())}};
   if (!observation.read.first_problem.empty()) e["first_broken_line"] = observation.read.first_problem;
-  // The change point is estimated as the start with the largest product (ShiryaevRoberts::Start).
+  // The change point is the request from which on acceptance was lower, estimated as in ShiryaevRoberts::Start.
   if (drift)
     e["change_point"] = {
         {"stratum", peak.stratum}, {"after_requests", peak.change_requests}, {"time", format_utc(peak.change_time)}};

@@ -255,7 +255,7 @@ class Run {
     roll_out_to(count);
     const std::span<const TokenRow> rows = std::span(rows_).first(count);
     const std::span<const decode::Rollout> rollouts =
-        std::span(rollouts_).first(count);  // the acceptance part may have rolled out more rows
+        std::span(rollouts_).first(count);  // the acceptance part may have answered more rows
     std::vector<size_t> all;
     int64_t silent = 0;
     std::map<std::string, std::vector<size_t>> domains;

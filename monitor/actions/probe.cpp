@@ -1,5 +1,6 @@
-// Runs probes. A paired probe compares acceptance on the canary set with the baseline, and confirms or refutes an
-// alarm. While speculation is off, a speed probe measures whether speculation would pay again.
+// Runs probes. A paired probe measures acceptance on fixed requests (the canary set), compares it request by request
+// with the baseline, and confirms or refutes an alarm. While speculation is off, a speed probe measures whether
+// speculation would pay again.
 
 #include "base/error.h"
 #include "base/file.h"

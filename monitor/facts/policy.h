@@ -30,8 +30,8 @@ struct Policy {
   bool allow_failed = false;  // also tries packages that were made with --allow-failed
   std::string admin;          // the server's admin listener: http(s)://… or unix:PATH
   Secret admin_key;
-  // In a canary: the share of conversations on which the candidate is scored, and the share that it serves; both in [0,
-  // 1].
+  // While a candidate is on trial (canary): the share of conversations on which it is scored, and the share that it
+  // serves; both in [0, 1].
   double score = 0.2, serve = 0;
   double margin = 0.01;  // the candidate's acceptance may be lower than the serving draft's by this much
   double bake_hours = 24, canary_days = 7;

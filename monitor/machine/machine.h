@@ -49,7 +49,7 @@ enum class Event {
   // kCandidate: the candidate channel has an untried draft. kWithdrawn: the channel no longer has the draft on trial.
   kCandidate,
   kWithdrawn,
-  // The server's answers about the candidate's trial, and decisions from the canary's scores.
+  // The server's answers about the candidate's trial, and decisions from the scores of this trial.
   kOnTrial,
   kRefused,
   kGone,
@@ -94,7 +94,7 @@ struct Memory {
   std::string key;                 // idempotency key of the newest redistillation
   std::string candidate;           // digest of the package being tried, "" = none
   std::set<std::string> rejected;  // digests that were tried and must never be tried again
-  std::string promoted, former;    // digests of the package that won the last canary, and of the package before it
+  std::string promoted, former;    // digests of the package that won the last trial, and of the package before it
   int64_t bake_until = 0;
   // The digest of the package to which the loop itself moves the channel. When a check finds this package in the
   // channel, it does not count as new.

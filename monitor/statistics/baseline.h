@@ -73,7 +73,7 @@ struct BaselineNeeds {
 };
 struct EstimatedBaseline {
   Baseline baseline;
-  int64_t requests = 0, skipped = 0;  // skipped: requests with fewer than 8 tested positions
+  int64_t requests = 0, skipped = 0;  // skipped: requests that reached fewer than 8 draft positions
   double days = 0, wander = 0;        // wander: slow variation of the mean acceptance over all requests
   std::string problem;                // why there is too little data for a baseline; "" = there is enough
 };

@@ -26,8 +26,8 @@ namespace specdec::monitor {
 struct ChartView {
   std::string sources;  // the URLs that the counters come from
   int64_t judged = 0;   // number of scrapes judged; a verdict needs CounterChart::kPhaseOne of them
-  // Number of tested tokens of the judged scrapes, their mean acceptance, and the acceptance expected by the baseline.
-  // `expected` is 0 if the chart compares with its own first scrapes.
+  // Number of drafted tokens that the target tested in the judged scrapes, their mean acceptance, and the acceptance
+  // expected by the baseline. `expected` is 0 if the chart compares with its own first scrapes.
   double tested = 0, acceptance = 0, expected = 0;
   double waiting = 0;  // tokens tested since the last judged scrape, too few to be judged
 };
@@ -48,8 +48,8 @@ class CounterChart {
   // Adds the counts of one scrape or several (a bucket). Returns false if there are too few counts to be judged; the
   // caller should then add the next scrape's counts to the bucket.
   bool add(const Counters& bucket);
-  // What add() found in the last bucket: no new counts (kIdle), counts that were judged (kJudged), too few tested
-  // tokens (kWaiting), or counts that say nothing about acceptance (kBlind).
+  // What add() found: no new counts (kIdle), counts that were judged (kJudged), too few tested tokens (kWaiting), or
+  // counts that say nothing about acceptance (kBlind).
   enum class Look { kIdle, kJudged, kWaiting, kBlind };
   Look look() const { return look_; }
   std::string alarm() const { return alarm_; }  // one line, "" = none; kept until the detectors are restarted
@@ -79,8 +79,8 @@ class CounterChart {
   int64_t n_ = 0;
   double mean_ = 0, m2_ = 0, cusum_ = 0;        // mean and sum of squared deviations of the residuals; the CUSUM
   double tested_ = 0, sum_ = 0, expected_ = 0;  // the fields of Bucket, summed over the judged buckets
-  double waiting_ = 0;                          // positions tested in a bucket that is still too small
-  double counted_ = 0;                          // counted() of the bucket that is still too small
+  double waiting_ = 0;                          // tokens tested since counts were last judged
+  double counted_ = 0;                          // counted() of the counts not judged yet
   Look look_ = Look::kIdle;
   std::string alarm_, note_;
 };

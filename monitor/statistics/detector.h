@@ -103,14 +103,14 @@ struct MixTest {
 // (pooled) has weight 1/2, and the streams of the strata (kinds of requests) share the other 1/2.
 class Detector {
  public:
-  static constexpr int64_t kMinReached = 8;  // requests with fewer tested positions are not judged
+  static constexpr int64_t kMinReached = 8;  // requests that reached fewer draft positions are not judged
 
   // `wander_sd` is the standard deviation of the slow, benign variation of the mean in all strata, 0 = unknown. The
   // early warning (Amber) raises one false warning per `requests_between_false_alarms` requests on average.
   explicit Detector(Baseline baseline, double wander_sd = 0, double requests_between_false_alarms = 1e6);
 
-  // Adds a request to the stratum with this name. Returns false if the request is not judged, because it has too few
-  // tested positions or Baseline::find() finds no stratum.
+  // Adds a request to the stratum (kind of request) with this name. Returns false if the request is not judged, because
+  // it reached too few draft positions or Baseline::find() finds no stratum.
   bool add(const std::string& stratum, const AcceptanceCounts& counts, int64_t time);
   // Adds a request to a stratum that baseline().find() returned.
   bool add(const Baseline::Stratum& stratum, const AcceptanceCounts& counts, int64_t time);
@@ -129,9 +129,10 @@ class Detector {
   MixTest mix_test() const;
 
   // The difference between the overall acceptance and the baseline is the sum of two parts. mix_part() comes from
-  // changed shares of the strata: Σ (q_s − p_s)·b_s. within_part() comes from changes within the strata: Σ q_s·(a_s −
-  // b_s). q_s and p_s are the shares of stratum s now and in the baseline; a_s is its acceptance now, b_s its expected
-  // acceptance. With `since_change`, both parts cover only the requests since the pooled stream's change point.
+  // changed shares of the strata (kinds of requests): Σ (q_s − p_s)·b_s. within_part() comes from changes within the
+  // strata: Σ q_s·(a_s − b_s). q_s and p_s are the shares of stratum s now and in the baseline; a_s is its acceptance
+  // now, b_s its expected acceptance. With `since_change`, both parts cover only the requests since the change point of
+  // all requests together.
   double mix_part(bool since_change) const;
   double within_part(bool since_change) const;
 

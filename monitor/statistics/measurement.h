@@ -18,7 +18,7 @@ namespace specdec::monitor {
 // there is already an alarm or a warning.
 inline constexpr int64_t kEnoughRequests = 50;
 
-// Sums over `n` requests or, if only counters are known, over `n` tested tokens.
+// Sums over `n` requests or, if only counters are known, over `n` drafted tokens that the target tested.
 struct MeasuredSums {
   int64_t n = 0;
   double acceptance = 0;  // sum of the acceptances

@@ -128,8 +128,8 @@ TEST(Detector, AnotherBaselinesStateIsLeft) {
   EXPECT_TRUE(Detector(flat(0.7)).restore(detector.state(), "state"));
 }
 
-// The change point is the start for which the product of a bet's factors is largest, over all bets and the whole past.
-// The test computes the product for each start and expects the same change point.
+// The change point is the request from which on the product of the factors 1 + λ (b − x) is largest, over all λ and the
+// whole past. The test computes the product from each request on and expects the same change point.
 TEST(Detector, TheChangePointIsExact) {
   Traffic traffic(21);
   std::vector<RequestEvidence> seen;

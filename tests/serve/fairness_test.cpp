@@ -1,4 +1,4 @@
-// Tests of fairness between tenants, from the queue to the steps. Service is counted per answer, so it does not matter
+// Tests of fairness between tenants, from the queue to the steps. A tenant is charged per answer, so it does not matter
 // how answers are grouped into requests.
 #include <gtest/gtest.h>
 
@@ -164,7 +164,7 @@ TEST(Fairness, ATenantWithoutASeatSoonGetsOne) {
 }
 
 // Two tenants always have requests waiting. Tenant "many" asks for many answers per request, its answers share prompts,
-// and in every second run the caches are sometimes full. The service of the tenants never differs by more than the
+// and in every second run the caches are sometimes full. The charges of the two tenants never differ by more than the
 // bound in docs/serve.md.
 TEST(Fairness, ServiceStaysWithinTheBoundWhateverRequestsAreMadeOf) {
   constexpr int64_t kBatch = 4, kLongestPrompt = 60, kLongestAnswer = 24;

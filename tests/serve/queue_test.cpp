@@ -159,7 +159,7 @@ TEST(RequestQueue, WhatCostsNothingStillTakesTurns) {
   EXPECT_EQ(served["cached"], 2);
 }
 
-// Two tenants always have requests waiting. The services of the two must never differ by more than the bound of Sheng
+// Two tenants always have requests waiting. What the two are charged must never differ by more than the bound of Sheng
 // et al. (see deploy/serve/queue/queue.h): 2 · max(charge per prompt token · longest prompt, charge per generated token
 // · tokens that a full batch generates).
 TEST(RequestQueue, ServiceStaysWithinTheBoundOfThePaper) {

@@ -62,7 +62,7 @@ struct StepResult : decode::StepOutcome {
 // The figures from which a draft's K was chosen in its latest step. Seconds and expectations are NaN until they are
 // measured.
 struct DepthEvidence {
-  std::string draft;                   // cut fingerprint, as in StepResult
+  std::string draft;                   // fingerprint, cut to kDraftLabel characters
   int batch = 0;                       // number of sequences in the step
   int k = 0;                           // the K that most of the draft's sequences chose recently
   double draft_seconds = 0;            // time of one pass of the draft

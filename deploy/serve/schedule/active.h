@@ -23,7 +23,7 @@ struct Scheduler::Active {
         thoughts(markers_around_thoughts(*request), request->format && request->format->begins_reasoning),
         cut(request->options) {}
 
-  // Returns the markers of the thoughts, within which stop strings are ignored.
+  // Returns the markers around the model's reasoning ("thoughts"), within which stop strings are ignored.
   static ReasoningMarkers markers_around_thoughts(const GenerationRequest& request) {
     const bool may_think = request.format && !request.format->begins_in_call && !request.stop.empty();
     return may_think ? request.format->reasoning : ReasoningMarkers();

@@ -27,8 +27,8 @@ std::string Scheduler::Active::stopped(std::string_view piece, bool may_match) {
   return out += stop.push(piece.substr(at), may_match);
 }
 
-// Searches the undecided text for stop strings, now that it is known to follow the thoughts. Returns the text that may
-// be sent.
+// Searches the undecided text for stop strings, now that it is known to follow the model's reasoning ("thoughts").
+// Returns the text that may be sent.
 std::string Scheduler::Active::stopped_end(bool may_match) {
   const std::string text = std::exchange(undecided, "");
   const size_t early = std::exchange(undecided_early, 0);
