@@ -42,9 +42,9 @@ struct Sums {
 // (1 − b). M_j is capped at kMost.
 struct ShiryaevRoberts {
   static constexpr double kMost = 1e300;
-  // Finds the change point of one bet. With L_t = 1 + λ_j (b_t − x_t) for request t, M_j is the sum over starts k of
-  // Π_{t ≥ k} L_t. The start with the largest product is the estimate of the change point: there the running sum Σ log
-  // L was lowest.
+  // Finds the change point of one bet, the request after which acceptance was lower. With L_t = 1 + λ_j (b_t − x_t) for
+  // request t, M_j is the sum over starts k of Π_{t ≥ k} L_t. The start with the largest product is the estimate of the
+  // change point: there the running sum Σ log L was lowest.
   struct Start {
     double log_sum = 0, lowest = 0;  // the running sum Σ log L, and its minimum so far
     Sums before;                     // ShiryaevRoberts::total when the running sum was lowest
@@ -66,7 +66,7 @@ struct ShiryaevRoberts {
 struct Peak {
   double log_evidence = -1e300;
   int64_t requests = 0, time = 0;
-  std::string stratum;  // the stream that contributes most to the evidence, "" = the pooled stream
+  std::string stratum;  // the stream that contributes most to the evidence, "" = the stream of all requests
   Sums since_change;    // sums since the change point of the stream `stratum`, at the time of the peak
   int64_t change_time = 0, change_requests = 0;
 };

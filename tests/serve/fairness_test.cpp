@@ -11,7 +11,7 @@
 namespace specdec::deploy {
 namespace {
 
-// Counts the service that each tenant gets, by the same rule as RequestQueue.
+// Counts what each tenant is charged, by the same rule as RequestQueue.
 class CountingRunner final : public StepRunner {
  public:
   SequenceKey start(const SequenceSpec& spec) override {
