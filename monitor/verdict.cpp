@@ -20,7 +20,7 @@ Json strata_json(const Detector& detector) {
   Json strata = Json::array();
   for (const auto& [name, s] : detector.strata()) {
     const StratumBaseline& b = detector.baselines().at(name);
-    // Skips the stratum "other" if every request was in a known domain.
+    // Skips the stratum "other" (requests of no known domain) if it has no requests.
     if (name.empty() && s.total.n == 0 && detector.strata().size() > 1) continue;
     const Sums since = s.since_change();
     strata.push_back({{"name", name.empty() ? (detector.strata().size() > 1 ? "other" : "all") : name},
@@ -43,7 +43,7 @@ Json mix_json(const Detector& detector) {
 
 Json amber_json(const Detector& detector) {
   const Amber& amber = detector.amber();
-  if (amber.limit == 0) return nullptr;  // no stratum was measured on enough requests
+  if (amber.limit == 0) return nullptr;  // the baseline has too few requests for the early warning
   return {{"cusum", amber.cusum}, {"limit", amber.limit}, {"on", amber.on()}};
 }
 
@@ -204,7 +204,7 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
             format("early warning: acceptance is lower than it was (CUSUM %.1f > %.1f)", amber.cusum, amber.limit),
             {{"name", "cusum"}, {"value", amber.cusum}, {"limit", amber.limit}}};
   // The verdict is inconclusive if too little data was judged, or none for too long. If a source or a chart has a
-  // problem now, scrapes that earlier checks judged also count for engines without counters in this check.
+  // problem now, an engine without counters in this check is represented by the scrapes that earlier checks judged.
   const bool is_disturbed = !observation.set_aside.empty() || !observation.chart_notes.empty();
   if (detector.pooled().total.n < kEnoughRequests && observation.chart_buckets() < CounterChart::kPhaseOne &&
       !(is_disturbed && observation.recalled_buckets >= CounterChart::kPhaseOne))
@@ -262,7 +262,7 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
                      {"limit", EvidenceAge::kMostUnjudged},
                      {"since", format_utc(observation.age->since())}};
   if (!observation.read.first_problem.empty()) e["first_broken_line"] = observation.read.first_problem;
-  // The change point is estimated as the start with the largest product (ShiryaevRoberts::Start).
+  // The change point is the request from which on acceptance was lower, estimated as in ShiryaevRoberts::Start.
   if (drift)
     e["change_point"] = {
         {"stratum", peak.stratum}, {"after_requests", peak.change_requests}, {"time", format_utc(peak.change_time)}};

@@ -76,8 +76,9 @@ struct LoadedPair {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;  // dtype of the target
 
-  // Makes the runner that decodes with the target, in rounds on the host or on the GPU (decode::with_rounds()).
-  // `cache_bytes` is the size of its KV cache, as for decode::make_model_runner().
+  // Makes the runner that decodes with the target; drafting and verification run on the host or, if possible, on the
+  // GPU (decode::with_rounds()). `cache_bytes` is the size of the runner's KV cache, as for
+  // decode::make_model_runner().
   std::unique_ptr<decode::CausalModel> make_target_runner(int64_t cache_bytes = 0) const;
   // Returns the dtype in which the target's activations are computed, as --dtype names it.
   std::string arithmetic() const;

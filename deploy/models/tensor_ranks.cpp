@@ -186,7 +186,7 @@ struct TensorRanks::State {
       send_numbers(processes.back().socket.get(), numbers);  // if the rank has already ended, look() reports it
     }
   }
-  // Throws Error(kNetwork) if the process of another rank has ended.
+  // Throws Error(kNetwork) if the process of any other rank has ended.
   void look() {
     for (size_t i = 0; i < processes.size(); ++i)
       if (const auto code = processes[i].process.code())
@@ -239,8 +239,9 @@ TensorRanks::~TensorRanks() {
     if (s.loaded) s.others.tell(std::vector<int64_t>{kEnd});
   } catch (const DeviceLost&) {
   }
-  // A rank could wait for ever for a message of a rank that has ended. So all ranks end in the same call of together().
-  // If rank 0 knows of a failure, end() throws it, and together() passes it on to the other ranks.
+  // A rank could wait for ever for a message of a rank that has ended. So all ranks meet in together(): it runs end()
+  // on rank 0, waits for the other ranks, and passes an error of end() on to them. end() throws if rank 0 knows of a
+  // failure.
   const auto end = [&] {
     if (s.others.lost()) throw Error(s.others.lost()->kind(), s.others.lost()->what());
     if (!s.loaded) throw Error(ErrorKind::kNetwork, "the target was not loaded");

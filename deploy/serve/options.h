@@ -30,7 +30,7 @@ struct ServeOptions {
   bool split_reasoning = true;            // thoughts are returned in reasoning_content
   int64_t max_batch = 8, queue_limit = 256, max_context = 0;
   int64_t cache_mib = 0;  // MiB for the KV caches of target and draft; 0: for max_batch sequences of max_context tokens
-  int64_t tenant_queue = 0;  // queue places of one tenant; 0: half of queue_limit with several tenants, else all
+  int64_t tenant_queue = 0;  // limit of waiting requests per tenant; 0: queue_limit, or half if there are several
   double drain_seconds = 30;
   bool allow_stale = false;
   int tensor_parallel = 1;  // number of processes that each hold a shard of the target

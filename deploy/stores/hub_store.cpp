@@ -57,7 +57,7 @@ class HubPackage : public PackageSource, public PackageSink {
   std::string name() const override { return repository_.name() + (commit_.empty() ? "" : "@" + commit_); }
   const std::string& commit() const { return commit_; }
 
-  // ---- pulling: select() looks up the commit once, and the package is read from this commit ----
+  // ---- functions for pulling; select() resolves the channel or digest to one commit, which is then read ----
   void select(const std::string& channel_or_digest) {
     const net::HubRefs refs = repository_.refs();
     const bool tag = channel_or_digest.starts_with(kTagPrefix);

@@ -66,7 +66,7 @@ class AcceptanceGate {
 
  private:
   struct Track {
-    ConfidenceSequence sequence;  // updated with the mean of each conversation
+    ConfidenceSequence sequence;  // gets the mean alpha of each conversation
     double sum = 0;               // sum of alpha over requests
     int64_t requests = 0;
     // Returns the mean over requests. The interval is over conversations, so it is widened if it does not contain this

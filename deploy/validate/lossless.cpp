@@ -257,7 +257,7 @@ double probability_transform(std::span<const float> p, std::span<const float> q,
 ChiSquare pearson(std::span<const int64_t> counts, std::span<const double> probabilities, double least) {
   double n = 0;
   for (const int64_t c : counts) n += static_cast<double>(c);
-  std::vector<std::pair<double, double>> cells;  // expected and observed count of each cell
+  std::vector<std::pair<double, double>> cells;  // expected and observed count of each cell of the chi-square test
   std::pair<double, double> rest;
   for (size_t i = 0; i < counts.size(); ++i) {
     const double expected = probabilities[i] * n, seen = static_cast<double>(counts[i]);

@@ -87,7 +87,7 @@ class Bench {
     Times t{target_.asked - start, end - target_.asked, true};
     if (k == 0) t = {0, end - start, true};
     if (const decode::RoundSeconds& round = stepper_.device_seconds(); k > 0 && round.target > 0) {
-      t.drafting = 0;  // a round on the device does not call `target_`, so its own times are used
+      t.drafting = 0;  // a round on the GPU bypasses `target_` and has its own times
       for (const auto& level : round.levels) t.drafting += level.seconds;
       t.rest = end - start - t.drafting;
     }

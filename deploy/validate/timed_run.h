@@ -44,7 +44,7 @@ class GroupRun {
   ~GroupRun();  // closes its sequences
   bool done() const;
   double share() const;          // fraction of all its tokens that have been generated, in [0, 1]
-  void step();                   // sequences that have ended leave the batch
+  void step();                   // makes one step; sequences that have ended leave the batch
   GroupFigures figures() const;  // valid once done()
 
  private:

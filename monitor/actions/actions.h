@@ -54,8 +54,8 @@ void write_down(const Enable& enable, ActionWriter& writer);
 void write_down(const RestartDetectors& restart, ActionWriter& writer);
 void write_down_all(const std::vector<Action>& actions, ActionWriter& writer);
 
-// Resets the detectors, the charts and the verdict, but not the positions in record files. Adds a row with the verdict
-// `why` to the history.
+// Resets the drift detectors, the counter charts and the verdict, but not the positions in record files. Adds a row
+// with the verdict `why` to the history.
 void restart_detectors(State& state, const std::string& package, const std::string& why, int64_t now);
 
 // ---- Running actions.

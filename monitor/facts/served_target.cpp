@@ -18,8 +18,8 @@ constexpr std::array<const char*, 5> kWitnesses = {"copy", "directory", "bytes",
 
 std::string brief(const std::string& target) { return target.substr(0, kShown); }
 
-// A witness of kind `finder` saw a target other than the package's, and the other target is called stale. Returns
-// whether the other target stops being stale when a witness of kind `sees_bound` sees the package's target again.
+// Evidence of kind `finder` showed a served target other than the package's, which is since called stale. Returns
+// whether that ends when evidence of kind `sees_bound` shows the package's target again.
 bool ends(Witness finder, Witness sees_bound) {
   if (sees_bound == finder) return true;
   // The fingerprint that a server states only samples the weights, so it does not overrule a comparison of all bytes.
@@ -33,7 +33,8 @@ struct Other {
   int64_t time;
 };
 
-// The evidence of one check: which witnesses saw another target, and which saw the bound target (the package's).
+// The evidence of one check: which kinds of evidence (witnesses) showed another target, and which showed the bound
+// target (the package's).
 struct Testimony {
   std::vector<Other> others;
   std::vector<Witness> bound;
@@ -55,8 +56,8 @@ std::string another(const std::string& who, const std::string& target, const std
 }
 
 // Evaluates the newest consecutive records that name the same target. If records of another target precede them, the
-// fleet either switched targets or alternates between them. Records are ignored if every server that names a target
-// names the bound target: they then come from an earlier state of the fleet, or from servers that were not queried.
+// servers either switched targets or alternate between them. Records are ignored if every server that names a target
+// names the bound target: the records then come from before a change, or from servers that were not queried.
 void hear_records(const Claims& claims, const std::vector<const Claims::Server*>& servers, const ServedMemory& memory,
                   const std::string& bound, int64_t now, Testimony& t) {
   const std::vector<NamedRecord>& all = claims.records.sorted();
@@ -103,9 +104,9 @@ void hear_records(const Claims& claims, const std::vector<const Claims::Server*>
     t.bound.push_back(Witness::kServer);
 }
 
-// Counts the replicas of all pages. Returns the servers whose statement about their target counts. These are all
-// servers that name a target; but if only few replicas name another target than the bound one, the servers of these few
-// are left out.
+// Counts the replicas of all pages. Returns the servers whose statements about their target are used: all servers that
+// name a target. If only few replicas name another target than the bound one, the servers of these replicas are left
+// out.
 std::vector<const Claims::Server*> hear_pages(const Claims& claims, const std::string& bound, Testimony& t) {
   t.replicas = claims.unnamed;
   bool endpoint_says_another = false;
@@ -150,7 +151,7 @@ void take_package(ServedMemory& m, const std::string& package, const std::string
   if (m.package != package) {
     m.former = m.package.empty() || same_target(m.bound, bound) ? "" : m.bound;
     m.package_since = now;
-    if (m.by == Witness::kBytes) m.stale.clear();  // the comparison of all bytes starts anew with another package
+    if (m.by == Witness::kBytes) m.stale.clear();  // the comparison of all bytes has a new reference for a new package
   }
   if (m.by != Witness::kBytes && same_target(m.stale, bound)) m.stale.clear();
   m.package = package;

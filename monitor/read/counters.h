@@ -38,7 +38,7 @@ struct Counters {
   std::map<std::string, ServedPair> pairs;  // by replica (its labels as text, "" if the page has only one)
   Few set_aside;                            // replicas left out: malformed or impossible numbers, with the reason
   Few begun;                                // set only by difference(): replicas that are not in the earlier scrape
-  double unseen = 0;                        // set by difference(): earlier counts of the replicas in `begun`
+  double unseen = 0;                        // set by difference(): what the replicas in `begun` had counted
 
   // Returns a sum of counters that grows with any work of the server.
   double counted() const;

@@ -17,8 +17,8 @@ constexpr int64_t kMaxDraft = 1024;  // tokens drafted in one step
 constexpr double kFirstTime = 1e9;   // a smaller number is not a unix time in seconds
 constexpr const char* kSglangExtension = "sglext";
 
-// Throws an error that names the place and the problem. The error does not repeat the text found there, because the
-// line is untrusted.
+// Throws an error that names the line or member and the problem. The error does not repeat the text found there,
+// because the line is untrusted.
 [[noreturn]] void refuse(const std::string& where, const char* what) {
   throw Error(ErrorKind::kData, where + ": " + what);
 }

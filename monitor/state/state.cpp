@@ -278,7 +278,7 @@ State::State(const fs::path& file, Open open, int patience_ms) {
     if (const std::string foreign = foreign_object(db); !foreign.empty())
       throw Error(ErrorKind::kData, file.string() + ": has a trigger or view that no monitor made (" + foreign +
                                         "): move it away to start anew");
-    if (open == Open::kOrCreate) make_private(file);  // only now it is certain that this is a state file
+    if (open == Open::kOrCreate) make_private(file);  // only now the program knows that this is a state file
     if (version < 1 || version > kVersion)
       throw Error(ErrorKind::kData, file.string() + ": state version " + std::to_string(version) +
                                         ", this specdec reads 1 to " + std::to_string(kVersion));

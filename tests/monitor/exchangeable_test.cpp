@@ -27,11 +27,11 @@ TEST(Exchangeable, OneFineTuningStepIsSeenInOneLook) {
   EXPECT_LE(requests, 256);
 }
 
-// A look is one day's calls, and it is compared with a pool of calls of earlier looks. While the model does not change,
+// Each day's calls are compared with a random selection of earlier calls (the pool). While the model does not change,
 // the mean of the e-values is at most 1, and alarms are at most as frequent as stated.
 TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   constexpr int kPermutations = 199, kChains = 10, kLooks = 100;
-  const double level = std::log(100.0);  // a single look with the smallest p has e ≥ ½ · 200 and reaches it
+  const double level = std::log(100.0);  // one test with the smallest possible p has e ≥ ½ · 200
   double sum = 0, squares = 0;
   int alarms = 0, small = 0;
   for (int chain = 0; chain < kChains; ++chain) {
@@ -61,8 +61,9 @@ TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   EXPECT_NEAR(small / kAll, 0.1, 3 * std::sqrt(0.09 / kAll)) << "p-values are uniform";
 }
 
-// Tests the alternative: if all looks were compared with one fixed first look, the chance deviation of the first look
-// would make all p-values depend on each other. That is why a new pool is drawn for each look.
+// Tests the alternative: if the calls of every day were compared with those of the first day, the chance deviation of
+// the first day's calls would make all p-values depend on each other. That is why the earlier calls to compare with are
+// drawn again for each day.
 TEST(Exchangeable, AFrozenReferenceWouldShareItsChanceDeviation) {
   constexpr int kPermutations = 199, kChains = 30, kLooks = 8;
   double together = 0, apart = 0;
@@ -125,8 +126,8 @@ TEST(Exchangeable, ServersWithoutNoise) {
   EXPECT_FALSE(other.two_modes);
 }
 
-// A token that a call lacks gets the call's smallest log-probability. Here "c" is missing in the pool, "b" in the
-// newest call.
+// A token that a call lacks gets the call's smallest log-probability. Here the earlier calls lack "c", and the newest
+// call lacks "b".
 TEST(Exchangeable, MissingTokensAreCensored) {
   const LogprobCalls pool = {{{{"a", -1.0F}, {"b", -2.0F}}, {{"a", -1.0F}, {"b", -2.0F}}}},
                      newest = {{{{"a", -1.5F}, {"c", -3.0F}}}};

@@ -131,7 +131,7 @@ TEST_F(Scraped, ARenamedPodIsSaidAndJudgedFromThenOn) {
 
 TEST_F(Scraped, SmallBucketsGrowUntilTheyCanBeJudged) {
   scrape(1000, 0.7);
-  for (int i = 0; i < 300; ++i) scrape(10, 0.02);  // with 10 steps per scrape, 5 scrapes make a bucket
+  for (int i = 0; i < 300; ++i) scrape(10, 0.02);  // 10 steps per scrape: 5 scrapes are needed to judge once
   EXPECT_EQ(look().verdict, Verdict::kDrift);
 }
 

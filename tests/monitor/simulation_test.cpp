@@ -87,7 +87,8 @@ TEST(Simulation, DelaysAreAsStated) {
     RecordProperty("delay_to_" + std::to_string(to).substr(0, 4) + (tolerance > 0 ? "" : "_no_tolerance"),
                    std::to_string(found.value));
   }
-  // An alarm faster than the statistics allow would mean that the bound is wrong.
+  // The delay from the drop of acceptance to the alarm also has a least possible value for this rate of false alarms. A
+  // shorter delay would mean that the detector raises more false alarms than stated.
   EXPECT_GE(delay(flat(0.70), 0.65, 100).value, 80);
   EXPECT_GE(delay(flat(0.70), 0.60, 100).value, 30);
 }
@@ -121,8 +122,8 @@ TEST(Simulation, AShiftOfTheMixIsNoDrift) {
     const bool easy = t.random.uniform() < (n < 2000 ? 0.5 : 0.3);
     d.add(easy ? "easy" : "hard", domains.request(t, easy), n);
   });
-  // If the detector is not told the domains, the same traffic does raise an alarm. So the test above depends on the
-  // strata.
+  // If the detector is not told the domains, the same traffic does raise an alarm. So only the comparison by domain
+  // prevents the alarm in the test above.
   const int64_t pooled =
       run_length(Detector(flat(0.70)), 200000, kAlarm, 100000, [&](Detector& d, Traffic& t, int64_t n) {
         const bool easy = t.random.uniform() < (n < 2000 ? 0.5 : 0.3);

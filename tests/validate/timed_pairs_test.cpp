@@ -11,7 +11,8 @@ namespace {
 using specdec::testing::IdleMeter;
 using specdec::testing::ManualClock;
 
-// A meter of two CPUs. Other processes use `others` CPUs from second `from` to second `to`; this process uses the rest.
+// A meter of two CPUs. Other processes use `others` CPUs from second `from` to second `to`; this process uses the
+// remaining CPU time.
 class Neighbours final : public CpuMeter {
  public:
   Neighbours(const ManualClock& clock, double others, double from, double to)

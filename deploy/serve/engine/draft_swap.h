@@ -83,7 +83,7 @@ class DraftSwap final : public DraftControl {
   void share_among_tenants(size_t of_one_tenant);
 
   // Engine thread only. Chooses the drafts of a new sequence. All sequences of a conversation get the same drafts as
-  // long as the trial's shares (score, serve) do not change.
+  // long as the fractions of conversations that the trial scores and serves do not change.
   Pick pick(const std::string& conversation, uint64_t tenant = 0);
   // Records the overlaps of the serving draft and of the shadow at each position of a step that both scored.
   void scored(const std::string& conversation, uint64_t tenant, const Pick& pick, std::span<const double> serving,
@@ -100,7 +100,7 @@ class DraftSwap final : public DraftControl {
   struct Scores {
     double serving = 0, candidate = 0;
     int64_t positions = 0;
-    size_t place = 0;  // order of arrival
+    size_t place = 0;  // position of the conversation in order of arrival
   };
   void load(const DraftOrder& order, std::function<void(const std::optional<Error>&)> done);
   std::shared_ptr<Held> end_trial(const char* outcome, const std::string& reason);  // the caller holds the lock

@@ -117,7 +117,8 @@ bool StepperRunner::run(std::span<decode::Sequence* const> batch) {
   pass_failure_ = nullptr;
   try {
     stepper_.step(batch, kDraftReads);
-    // A round on the device calls neither target_ nor the timed drafts, so its times are added here.
+    // If draft and target run together on the GPU (a round), neither target_ nor the timed drafts are called, so the
+    // seconds that the round measured are added here.
     const decode::RoundSeconds& round = stepper_.device_seconds();
     for (const auto& level : round.levels) draft_seconds_ += level.seconds;
     target_seconds_ += round.target;
@@ -168,8 +169,8 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   if (result.mask_late) return;
   result.failed = result.failure || result.emitted.empty();
   // A sequence has failed if it has a failure of its own, or if the target's pass threw even for this sequence alone.
-  // Exceptions other than Error are treated differently in the two cases. From the target's pass they come from
-  // LibTorch and count as device failures. A sequence's own failure may be caused by its state, so it does not count.
+  // An exception other than Error counts as a failure of the device only if the target's pass threw it, because it then
+  // comes from LibTorch. In a sequence's own failure it may be caused by the sequence's state.
   const std::exception_ptr& cause = result.failure ? result.failure : pass_failure_;
   const ErrorKind unknown = result.failure ? ErrorKind::kInternal : ErrorKind::kDevice;
   const Failure failure = failure_of(cause);

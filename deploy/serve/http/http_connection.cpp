@@ -163,7 +163,7 @@ net::awaitable<void> Connection::run() {
 }
 
 // Performs the TLS handshake within the time limit of a header. Meanwhile the connection counts as idle, so it may be
-// closed for a newcomer.
+// closed if the limit of connections is reached and a new client connects.
 net::awaitable<bool> Connection::shake_hands() {
   arm(shared_.limits.header_seconds);
   const ByteStream::Handshake outcome = co_await stream_.handshake();
@@ -200,8 +200,8 @@ net::awaitable<Connection::After> Connection::one_request() {
   if (early) {
     // An unread body cannot be told from the next request, so the connection is closed, and linger() discards the body.
     const bool close = !keep_alive() || request_.has_body;
-    // No work was done for this request. So while the reply is written, the connection may be closed for a newcomer,
-    // like a connection that is still sending its request.
+    // No work was done for this request. So while the reply is written, the connection counts as one that is still
+    // sending its request, which may be closed if the limit of connections is reached and a new client connects.
     enter(Phase::kReading);
     co_await write_reply(std::move(*early), close);
     if (close) co_await linger();

@@ -150,7 +150,8 @@ int RequestQueue::retry_after(const std::string& tenant) const {
   const std::lock_guard lock(mutex_);
   const auto at = tenants_.find(tenant);
   size_t ahead = size_;
-  // Tenants take turns. So while this tenant's requests are served, every other waiting tenant gets as many turns.
+  // Tenants take turns. So while this tenant's waiting requests are served, each other waiting tenant gets as many
+  // requests served.
   if (size_ < limit_ && at != tenants_.end()) {
     const auto waiting =
         std::count_if(tenants_.begin(), tenants_.end(), [](const auto& t) { return !t.second.waiting.empty(); });

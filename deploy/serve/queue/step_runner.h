@@ -62,14 +62,14 @@ struct StepResult : decode::StepOutcome {
 // The figures from which a draft's K was chosen in its latest step. Seconds and expectations are NaN until they are
 // measured.
 struct DepthEvidence {
-  std::string draft;                   // cut fingerprint, as in StepResult
+  std::string draft;                   // fingerprint, cut to kDraftLabel characters
   int batch = 0;                       // number of sequences in the step
   int k = 0;                           // the K that most of the draft's sequences chose recently
   double draft_seconds = 0;            // time of one pass of the draft
   std::vector<double> verify_seconds;  // [K]: time of a pass of the target that verifies K tokens; [0]: plain decoding
   std::vector<double> overlaps;        // expected overlap by draft position, mean over the draft's sequences
-  // Number of drafted tokens whose overlap was measured. None once there are enough of them; while it is set,
-  // `overlaps` are mostly assumed values.
+  // Number of drafted tokens whose overlap was measured so far, while these are so few that `overlaps` are mostly
+  // assumed values. None once enough tokens were measured.
   std::optional<int64_t> assumed_after = {};
 
   // Returns the expected tokens per second of the whole batch if every sequence uses K = `at_k`; 0 means plain

@@ -47,7 +47,7 @@ class ByteBudget {
   mutable std::mutex mutex_;
   size_t of_one_party_;
   size_t held_ = 0;
-  std::map<std::string, size_t> by_party_;  // bytes per party; only parties above 0
+  std::map<std::string, size_t> by_party_;  // bytes charged per tenant; tenants with 0 have no entry
 };
 
 }  // namespace specdec::deploy

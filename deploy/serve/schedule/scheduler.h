@@ -5,8 +5,8 @@
 // - When the KV caches are full, the newest sequence is preempted. It is prefilled again when another sequence has
 //   ended, before any new sequence starts. So the oldest sequence always makes progress, and no answer's text depends
 //   on other sequences.
-// - If the batch is full, a tenant without an answer in the batch soon gets the seat of another tenant's newest
-//   answer, which continues when a seat is free.
+// - If the batch is full, a tenant without an answer in the batch soon gets the place (seat) of another tenant's newest
+//   answer. That answer continues when a place is free.
 #pragma once
 
 #include <atomic>
