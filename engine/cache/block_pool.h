@@ -83,7 +83,7 @@ class BlockPool {
     int32_t older = -1, newer = -1;  // neighbours in the list of published blocks without holders
   };
   struct Slab {
-    int32_t first;      // number of the slab's first block
+    int32_t first;      // number of the first block in this allocation
     at::Tensor memory;  // [blocks, layers, 2, G, kTokens, D]
   };
   Block& at(int32_t block) { return blocks_[static_cast<size_t>(block)]; }

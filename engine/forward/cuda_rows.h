@@ -40,8 +40,8 @@ class CudaRows {
     std::span<const int64_t> positions = {};  // empty: length, length + 1, …
   };
   void add(const Part& part);
-  // Adds absent rows and empty tiles until there are `rows` rows and `tiles` tiles (kernels::PagedRows::pad()).
-  // Afterwards no part can be added.
+  // Pads the pass with rows and tiles (groups of rows) that compute nothing, up to `rows` rows and `tiles` tiles
+  // (kernels::PagedRows::pad()). Afterwards no part can be added.
   void pad(int64_t rows, int64_t tiles);
   int64_t num_rows() const { return static_cast<int64_t>(ids_.size()); }  // includes rows added by pad()
   int64_t num_logits() const { return static_cast<int64_t>(logit_rows_.size()); }

@@ -40,8 +40,8 @@ struct PassRows {
   int64_t longest = 0;              // tokens of the longest sequence, including those of this pass
 
  private:
-  // The keys that one row sees while the lists are filled. `extra` is an index into extra_ instead of a pointer,
-  // because extra_ may still be reallocated.
+  // A row's visible keys, in the form in which they are stored while the lists are filled. `extra` is an index into
+  // extra_ instead of a pointer, because extra_ may still be reallocated.
   struct Listed {
     int64_t prefix;
     size_t extra;

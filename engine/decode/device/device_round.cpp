@@ -43,7 +43,7 @@ DeviceRule device_rule(const RoundSlot& slot) {
   throw Error(ErrorKind::kInternal, "unknown verification rule");
 }
 
-// Returns the chain that was drafted from the text; empty if there is none.
+// Returns the chain that was drafted from the sequence's own text (prompt lookup); empty if there is none.
 std::span<const int32_t> given(const RoundSlot& slot) {
   return slot.given ? slot.given->tokens : std::span<const int32_t>();
 }
@@ -52,7 +52,7 @@ DraftShape shape_of(const RoundSlot& slot) {
   return slot.k > 0 ? DraftShape(slot.tree, slot.k) : DraftShape({}, static_cast<int>(given(slot).size()));
 }
 
-// Records marks on a GPU's stream and measures the times between them. Without a GPU, measures nothing.
+// Records CUDA events (marks) on a GPU's stream and measures the times between them. Without a GPU, measures nothing.
 class Marks {
  public:
   explicit Marks(at::Device device) : device_(device) {}
@@ -62,11 +62,11 @@ class Marks {
     if (used_ == events_.size()) events_.emplace_back(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
     events_[used_++].record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   }
-  // Waits until the device has reached the last mark.
+  // Waits until the device has reached the last recorded CUDA event.
   void wait() {
     if (used_ > 0) events_[used_ - 1].synchronize();
   }
-  // Returns the seconds between marks i and i + 1, or 0 without a GPU.
+  // Returns the seconds between the CUDA events i and i + 1, or 0 without a GPU.
   double seconds(size_t i) { return i + 1 < used_ ? events_[i].elapsedTime(events_[i + 1]) / 1e3 : 0; }
 
  private:

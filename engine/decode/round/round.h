@@ -120,7 +120,7 @@ struct RoundSeconds {
   struct Level {
     CausalModel* drafter;
     double seconds;
-    int64_t more;  // tokens read beyond one per sequence; 0 if no sequence read more than two tokens
+    int64_t more;  // tokens that the draft read beyond one per sequence; 0 if no sequence read more than two
   };
   std::vector<Level> levels;
   double target = 0;
