@@ -60,7 +60,8 @@ class CudaRows {
   // part_values(paged().num_parts()) numbers.
   at::Tensor piece(const DeviceUpload& upload) const;
   CudaPassInputs inputs(const at::Tensor& memory, const at::Tensor& sums) const;
-  // Returns how many fp32 numbers are needed for the sums of `parts` attention splits (PagedPass::parts).
+  // Returns how many fp32 numbers attention needs as workspace if it divides the keys of the pass into `parts` splits
+  // (PagedPass::parts).
   static int64_t part_values(const DecoderConfig& config, int64_t parts);
   // Returns the rows of x [rows, …] that need logits; x itself if all do.
   at::Tensor with_logits(const at::Tensor& x, const DeviceUpload& upload) const;

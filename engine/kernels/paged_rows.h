@@ -24,8 +24,8 @@ class PagedRows {
   // Error(kInternal) if before + count exceeds kMaxRows, there are too few blocks, `allowed` has another size, or a row
   // sees a later row.
   void add(std::span<void* const> blocks, int64_t length, int64_t count, std::span<const bool> allowed = {});
-  // Adds absent rows (see PagedRow) and empty tiles until there are `rows` rows and `tiles` tiles. After that, no row
-  // can be added.
+  // Adds rows and tiles (groups of rows) that compute nothing until there are `rows` rows and `tiles` tiles. After
+  // that, no row can be added.
   void pad(int64_t rows, int64_t tiles);
   void clear();
 

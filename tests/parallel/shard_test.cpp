@@ -153,7 +153,8 @@ TEST(Shard, ReadsItsShareFromFiles) {
   }
 }
 
-// Broadcasts a slice in the middle of other memory, as in a round. The memory around it must not change.
+// Broadcasts a slice in the middle of other memory, as a step on a GPU does with token ids. The memory around the slice
+// must not change.
 TEST(Shard, BroadcastsTheNumbersOfRankZero) {
   const auto errors = as_ranks(3, [&](const Ranks& ranks) {
     const c10::InferenceMode guard;

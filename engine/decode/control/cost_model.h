@@ -80,8 +80,8 @@ class CostModel {
     int64_t measured_at = 0;       // Curve::passes at the last sample
     int clipped = 0;               // samples clipped in a row: positive if too slow, negative if too fast
     double variance_now(const Pace& pace) const;
-    // `expected` is the expected seconds at pace 1 for exactly this many rows. Returns whether the cell had a valid
-    // cost before; if it had, the caller updates the pace (the machine's speed) with the sample, too.
+    // `expected` is the expected seconds for exactly this many rows at pace 1 (the machine's usual speed). Returns
+    // whether the cell had a valid cost before.
     bool add(double sample, double of_rows, double expected, const Pace& pace, const Outliers& outliers);
   };
   struct Estimate {
