@@ -211,8 +211,8 @@ void write_rope(const DecoderConfig& config, const Family& family, Json& out) {
   Json rope = rope_object(config.rope);
   out["rope_theta"] = config.rope.theta;
   if (config.rope.rotary_fraction != 1) out["partial_rotary_factor"] = config.rope.rotary_fraction;
-  // Some engines read original_max_position_embeddings only at the top level. If the family has a default, some prefer
-  // the value at the top level. So the value is written there too.
+  // Some engines read original_max_position_embeddings only from the top level of config.json. Others prefer the value
+  // at the top level if the model family has a default. So the value is written there, too.
   if (rope.contains("original_max_position_embeddings") &&
       (config.rope.kind == RopeConfig::Kind::kLongRope || family.original_max_position != 0))
     out["original_max_position_embeddings"] = config.rope.original_max_position;

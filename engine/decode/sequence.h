@@ -35,7 +35,8 @@ struct Drafting {
   CausalModel* draft = nullptr;
   // Where the costs of the draft's passes are recorded; the draft's controller reads them. Null: the stepper's costs.
   CostModel* draft_costs = nullptr;
-  // A second draft on trial, which only scores the positions that `draft` drafted. It does not affect the text.
+  // A second draft on trial ("shadow"). It computes its overlap with the target at the positions that `draft` drafted.
+  // It does not affect the text.
   CausalModel* shadow = nullptr;
   // The likely length of the answer in tokens, if known. The controller does not expect more tokens than this.
   int64_t expected_tokens = std::numeric_limits<int64_t>::max();

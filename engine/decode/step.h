@@ -71,7 +71,7 @@ class Stepper {
   // Closes the sequence's caches; may be called twice. Everything else is kept, so after open() and prefill() the
   // sequence continues where it was.
   void close(Sequence& sequence);
-  void end_shadow(Sequence& sequence);  // drops the shadow draft
+  void end_shadow(Sequence& sequence);  // drops the sequence's second draft on trial (shadow)
 
  private:
   struct SequenceStep;

@@ -26,7 +26,8 @@ struct StepOutcome {
   std::vector<double> overlaps;  // Σ_x min(p, q) at each reached position
   // The values from which the controller learned: the overlaps, or 1 for accepted and 0 for rejected tokens.
   std::vector<double> observed;
-  // The shadow draft's overlaps at the same positions; empty if it did not run or failed.
+  // The overlaps of the shadow draft (a second draft on trial) at the same positions; empty if it did not run or
+  // failed.
   std::vector<double> shadow_overlaps;
   std::vector<PositionLogprobs> logprobs;  // one per emitted token, if the request wants them
   // The draft model's first rejected token, if the request wants its logprobs.
@@ -36,7 +37,7 @@ struct StepOutcome {
   // grammar takes too much time or memory.
   std::exception_ptr failure;
 
-  // Clears everything but `decision`. A held draft keeps the decision of the step that drafted it.
+  // Clears everything but `decision`: a draft that is held from an earlier step keeps the decision of that step.
   void clear() {
     emitted.clear();
     in_round = mask_late = false;

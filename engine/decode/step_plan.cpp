@@ -39,8 +39,8 @@ int Stepper::limit_depth(const Sequence& s, int depth) const {
   return static_cast<int>(std::clamp<int64_t>(depth, 0, std::max<int64_t>(room, 0)));
 }
 
-// Drafts from the text if this promises more tokens than the draft model. The draft model then drafts nothing in this
-// step.
+// Drafts from the sequence's own text (prompt lookup) if this promises more tokens than the draft model. The draft
+// model then drafts nothing in this step.
 void Stepper::draft_from_text(SequenceStep& step, int batch) {
   Sequence& s = *step.sequence;
   if (!s.suffix_ || s.remaining_ < 2) return;

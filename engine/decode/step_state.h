@@ -19,7 +19,7 @@ struct Stepper::SequenceStep {
   int64_t before = 0;      // tokens.size() at the start of the step
   DraftTokens given;       // tokens drafted before the round: from the text, or held from an earlier step
   StopRule stop;           // decides when the draft model stops drafting
-  bool from_text = false;  // whether Sequence::suffix_ drafted, so that there is no q
+  bool from_text = false;  // drafted from the sequence's own text (prompt lookup), so there is no q
   int depth = 0;           // number of drafted levels
   // Indexed by node; parent −1 is the text. After a round on a device, tree nodes that were not drafted are
   // kNotDrafted.
@@ -30,7 +30,8 @@ struct Stepper::SequenceStep {
   VerifyResult result;
 
   bool chain() const { return from_text || !sequence->controller_ || sequence->controller_->tree().empty(); }
-  // Returns the verification rule. A draft from the text has no q, so its rule must be one that draws from the target.
+  // Returns the verification rule. Tokens drafted from the sequence's own text have no q, so their rule must be one
+  // that draws from the target.
   VerifyRule rule() const {
     return from_text && sequence->drafting_.verify != VerifyRule::kCoupled ? VerifyRule::kTarget
                                                                            : sequence->drafting_.verify;
@@ -57,8 +58,8 @@ struct Stepper::Buffers {
   size_t num_steps = 0;
   std::vector<KController*> controllers;
   std::vector<Extension> extensions;
-  std::vector<int32_t> feed;  // tokens that the shadow draft reads
-  int64_t draft_reads = 0;    // remaining part of the argument draft_reads of step()
+  std::vector<int32_t> feed;  // input of the shadow draft, a second draft on trial
+  int64_t draft_reads = 0;    // tokens that drafts may still prefill in this step (an argument of step())
   LogitRows rows;             // logits of passes outside rounds
   std::vector<int32_t> ids;
   std::vector<int64_t> places;

@@ -137,9 +137,9 @@ struct RankWatch::State {
       bool works = true;
       try {
         exchange();
+      } catch (const std::exception&) {
         // The shared store, which rank 0 keeps, is gone. Rank 0's heartbeat then no longer changes, so rank 0 will
         // count as lost.
-      } catch (const std::exception&) {
         works = false;
       }
       guard.lock();

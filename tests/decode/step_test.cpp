@@ -290,7 +290,8 @@ TEST(Step, ATargetThatThrowsLeavesEverythingAsItWas) {
   EXPECT_EQ(r.s.tokens(), run(stepper, plain));
 }
 
-// A model that fails once in truncate(), which is called after the shadow draft has scored the step.
+// A model that fails once in truncate(), which is called after the shadow draft (a second draft on trial) has scored
+// the step.
 class FailsWhenCut : public ForwardingModel {
  public:
   using ForwardingModel::ForwardingModel;

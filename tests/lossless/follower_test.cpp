@@ -173,7 +173,7 @@ TEST(Follower, OnTrialScoresWhatItWouldDraft) {
   }
 }
 
-// All sequences of a request with several answers are scored.
+// A shadow draft (a second draft on trial) scores all sequences of a request with several answers.
 TEST(Follower, OnTrialWithCopiedPrompts) {
   toy::Model target(5, toy::random_logits(1));
   toy::Follower serving(target, 5), shadow(target, 5);

@@ -103,14 +103,14 @@ class KController {
  public:
   KController(ControllerOptions options, const CostModel* costs);  // a tree limits K to its depth
   // Chooses K for the coming step and sets decision() of each sequence. The sequences share one draft, its costs and
-  // its tree; the step has `batch` sequences. All of them share a depth D, because a draft pass takes as long for few
-  // sequences as for all. The cost of a target pass depends on its total number of rows. Therefore D and K_i ≤ D
+  // its tree; the step has `batch` sequences. A draft pass takes as long for few sequences as for all, so all sequences
+  // share a maximum depth D. The cost of a target pass depends on its total number of rows. Therefore D and K_i ≤ D
   // maximise Σ_i tau_i(K_i) / (D·c + V(Σ_i (K_i + 1))), with tau_i(K) = 1 + w_i Σ_{k≤K} Π_{j≤k} o_ij. Here o_ij is the
   // expected overlap at position j, and w_i = √(tokens to come / their mean). c is the cost of a draft pass and V(rows)
   // that of a target pass, both in plain steps.
   //
-  // Sometimes K is one more or one less, to measure a pass whose cost is outdated. If one sequence probes, the others
-  // for which drafting does not pay probe in the same step.
+  // Sometimes K is one more or one less, to measure a pass whose measured cost is old. If one sequence probes (drafts
+  // although K = 0 seems better), all other sequences for which drafting seems not to pay probe in the same step.
   static void choose(std::span<KController* const> sequences, int batch);
   int choose_k(int batch);  // chooses for this sequence alone
   // Optional; call it before choosing. `to_read` is the number of tokens that the draft must prefill before it can
@@ -118,7 +118,7 @@ class KController {
   // this prefill: (to_come / batch) · (1 − 1 / rate) > to_read · read_cost, both in plain steps.
   void expect(int64_t to_read, int64_t to_come);
   const KDecision& decision() const { return decision_; }
-  int plain_owed() const { return plain_owed_; }  // plain steps before the next probe
+  int plain_owed() const { return plain_owed_; }  // plain steps before the next probe (KDecision::probe)
   // Sets `out` to the rule by which a chain of up to `levels` tokens stops. Call it after choosing. Drafting continues
   // while (Π of P(accepted | confidence)) × (expected overlap of the next position) > rate × (c · batch / drafting +
   // v(k+1) − v(k)). Here c is the cost of a draft pass, `drafting` the number of sequences that share it, and v(k) the
@@ -127,8 +127,9 @@ class KController {
   void stop_rule(int batch, int levels, StopRule& out) const;
   // Learns from the verified step. `overlaps` has one value per reached position; `confidences` is as in
   // StopRule::stops(); ratios[i] = min(1, p/q) of the token drafted at reached position i. If the verification rule
-  // does not accept by overlap, `overlaps` and `ratios` are 1 for accepted and 0 for rejected tokens. From
-  // `confidences` and `ratios` the controller learns P(accepted | confidence); they may be empty.
+  // accepts with another probability than the overlap, as for trees, `overlaps` and `ratios` are 1 for accepted and 0
+  // for rejected tokens. From `confidences` and `ratios` the controller learns P(accepted | confidence); they may be
+  // empty.
   void observe(int drafted, int accepted, const std::vector<double>& overlaps, std::span<const double> confidences = {},
                std::span<const double> ratios = {});
   double expected_overlap(int position) const;

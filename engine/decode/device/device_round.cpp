@@ -29,7 +29,7 @@ static_assert(kNotDrafted == kernels::kAbsentNode);
 DeviceRule device_rule(const RoundSlot& slot) {
   const bool chain = slot.tree.empty();
   if (slot.sampling.greedy()) return DeviceRule::kGreedy;
-  if (slot.given) return DeviceRule::kTarget;  // a draft from the text has no q
+  if (slot.given) return DeviceRule::kTarget;  // tokens from the sequence's own text have no q
   switch (slot.rule) {
     case VerifyRule::kToken:
       return chain ? DeviceRule::kTokenChain : DeviceRule::kTokenTree;

@@ -1,4 +1,5 @@
-// Code that the runners of decoders and of EAGLE-3 heads share: masks of trees, and room in the caches.
+// Code that the runners of decoders and of EAGLE-3 heads share: it builds tree masks, and reserves and commits slots of
+// the KV caches.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,9 @@
 
 namespace specdec::decode {
 
-// Sets the mask and the positions of a part whose tokens are a tree with these parents (Extension::parents). Every
-// token sees the cache, its ancestors and itself. A token's position is the cache's length plus the number of its
-// ancestors.
+// Sets the mask and the positions of a part (one sequence's tokens in a pass). The tokens are a tree with these parents
+// (Extension::parents). Every token sees the cache, its ancestors and itself. A token's position is the cache's length
+// plus the number of its ancestors.
 void set_tree(std::span<const int32_t> parents, model::SequencePart& part);
 
 // Throws CacheFull, before anything is written, if the pass may need more blocks than are available. `anew`: the pass
