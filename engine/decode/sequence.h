@@ -79,7 +79,8 @@ class Sequence {
 
  private:
   friend class Stepper;
-  // Lets a test in tests/lossless build a deliberately wrong step, which discards held drafts and draws new tokens.
+  // Lets a test in tests/lossless build a deliberately wrong step, which discards drafted tokens that it must verify
+  // (held_) and draws new ones.
   friend struct ForgetfulStep;
   // Drafts from the sequence's own text, and the controller that learns how often they are accepted.
   struct SuffixDraft {

@@ -14,7 +14,8 @@ namespace {
 // Maximum number of prompt tokens per pass if their logprobs are requested, because each token then needs V logits.
 constexpr int64_t kScoredChunk = 32;
 
-// A sequence's entry in a model's cache: `before` tokens of text, followed by the first `nodes` nodes of a tree.
+// A sequence's tokens in a model's KV cache: `before` tokens of text, followed by the first `nodes` nodes of a draft
+// tree.
 struct CachedTree {
   SequenceId id;
   int64_t before, nodes;

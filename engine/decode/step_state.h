@@ -15,9 +15,10 @@ struct Stepper::SequenceStep {
   Sequence* sequence = nullptr;
   int limit = 0;  // maximum number of levels in this step
   bool drafting = false;
-  bool rests = false;      // whether the draft pauses in this step (draft_rest_)
-  int64_t before = 0;      // tokens.size() at the start of the step
-  DraftTokens given;       // tokens drafted before the round: from the text, or held from an earlier step
+  bool rests = false;  // whether the draft pauses in this step (draft_rest_)
+  int64_t before = 0;  // tokens.size() at the start of the step
+  // Tokens drafted before the models run: from the sequence's own text, or held from an earlier step
+  DraftTokens given;
   StopRule stop;           // decides when the draft model stops drafting
   bool from_text = false;  // drafted from the sequence's own text (prompt lookup), so there is no q
   int depth = 0;           // number of drafted levels
@@ -66,7 +67,7 @@ struct Stepper::Buffers {
   std::vector<RoundSlot> slots;
   std::vector<RoundOutcome> outcomes;  // never shrinks
   RoundSeconds seconds;
-  bool on_device = false;  // whether the last round ran on the device
+  bool on_device = false;  // whether the last step drafted and verified on the device
 
   std::span<SequenceStep> used() { return {steps.data(), num_steps}; }
 };

@@ -21,7 +21,7 @@ namespace specdec::model {
 struct CudaPassInputs {
   at::Tensor ids;                        // [rows] int32
   std::array<const float*, 2> cos, sin;  // [rows, half] each, for the global and the local rope
-  kernels::PagedPass paged;              // includes workspace for the sums of attention splits
+  kernels::PagedPass paged;              // which keys each row sees, and workspace for attention
 };
 
 class CudaRows {
@@ -29,7 +29,8 @@ class CudaRows {
   // `config` is that of a decoder or of an EAGLE-3 head's layer, and must outlive this object.
   explicit CudaRows(const DecoderConfig& config);
 
-  // Rows that continue a cache. The cache must have room for them (KvCache::reserve()).
+  // One sequence's tokens in the pass. They continue its KV cache, which must have reserved slots for them
+  // (KvCache::reserve()).
   struct Part {
     const KvCache* cache;
     int64_t length;                   // number of tokens that the cache holds when the pass runs

@@ -22,7 +22,7 @@ struct PassRows {
     int32_t token;
     void* slot;  // address of the row's key for the first head and layer
   };
-  // At most kAttendRows rows of one part. Their attention is computed together.
+  // At most kAttendRows rows of one part (one sequence's tokens). Their attention is computed together.
   struct Group {
     int64_t first, rows;
   };
@@ -51,7 +51,7 @@ struct PassRows {
   void add(const SequencePart& part, const DecoderConfig& config, size_t element_bytes);
 
   std::vector<Listed> listed_;
-  std::vector<int32_t> extra_;  // visible keys beyond the prefixes of the rows
+  std::vector<int32_t> extra_;  // visible keys that are not in a row's prefix
 };
 
 }  // namespace specdec::model

@@ -112,7 +112,7 @@ std::string test_prepare_heads(const TestDevice& device, const Heads& s) {
   return {};
 }
 
-// A sequence in device memory, with its rows that take part in a pass.
+// A sequence in device memory, with its rows in a pass of paged_attention().
 struct PagedText {
   size_t length;
   Mask mask;

@@ -241,7 +241,8 @@ bool KController::sure(double rate, int batch, int rows, bool drafts) const {
 // maximum of n standard normal numbers. Each additional step costs the part of a pass that does not depend on its rows.
 // Choice::k must hold the number of levels that each sequence would draft.
 double KController::unevenness(std::span<KController* const> open, int batch, int rows) const {
-  constexpr double kTogether = 0.9;  // answers at least this share of the longest one would end together
+  // Answers of at least this share of the longest one's tokens count as ending together
+  constexpr double kTogether = 0.9;
   int64_t longest = 0;
   for (const KController* const s : open) longest = std::max(longest, s->to_come_);
   if (longest <= 0 || !costs_) return 0;

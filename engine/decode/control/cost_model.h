@@ -76,8 +76,8 @@ class CostModel {
   struct Cell {
     double seconds = 0, rows = 0;  // means over the cell's passes; seconds are those at pace 1 (Pace::factor)
     double variance = 0;           // of log seconds, in units of a sample's noise variance
-    int64_t count = 0, at = 0;     // at: Pace::passes at the last sample
-    int64_t measured_at = 0;       // Curve::passes at the last sample
+    int64_t count = 0, at = 0;     // at: number of all target passes (Pace::passes) at the last sample
+    int64_t measured_at = 0;       // number of the curve's passes (Curve::passes) at the last sample
     int clipped = 0;               // samples clipped in a row: positive if too slow, negative if too fast
     double variance_now(const Pace& pace) const;
     // `expected` is the expected seconds for exactly this many rows at pace 1 (the machine's usual speed). Returns
@@ -102,9 +102,9 @@ class CostModel {
     double noise = 0.02;                    // recent variance of the logarithm of a sample
     bool plain = false, verifying = false;  // whether a plain and a verifying pass were measured
   };
-  // Whether the cap of Curve::at() applies. A sample is compared with an estimate without the cap. Some passes really
-  // take longer than a pass of more rows: each sample of such a pass would exceed a capped estimate and raise the
-  // cell's cost further.
+  // Whether an estimate is at most the cost of passes of more rows (Curve::at()). New samples are compared with an
+  // estimate without this limit, because some passes really take longer than a pass of more rows. Each sample of such a
+  // pass would exceed a limited estimate and raise the pass's cost further.
   enum class Cap { kNo, kYes };
   Estimate estimate(int batch, double rows, Cap cap = Cap::kYes) const;
   int draft_basis(int batch) const;

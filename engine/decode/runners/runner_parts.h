@@ -21,8 +21,8 @@ void set_tree(std::span<const int32_t> parents, model::SequencePart& part);
 // may recompute whole texts. A last block that several of the sequences share is counted once per sequence.
 void check_capacity(std::span<const model::SequencePart> parts, const model::BlockPool& pool, bool anew);
 
-// Adds one sequence's rows to a draft pass of a round (RoundDraft::make_pass()). `cache` is the sequence's cache; its
-// first slot belongs to token `skipped` of the text.
+// Adds one sequence's rows to a draft pass (RoundDraft::make_pass()). `cache` is the sequence's cache. Its slot i
+// belongs to token `skipped` + i of the text.
 template <class Pass>
 void add_reader_rows(const RoundDraft::Reader& reader, int depth, model::KvCache& cache, int64_t skipped, Pass& pass) {
   const DraftShape& shape = *reader.shape;

@@ -68,7 +68,7 @@ class TapStore {
   void close(SequenceId sequence);
 
  private:
-  // Calls f(reader) for each registered reader that still exists.
+  // Calls f(reader) for each draft that add_reader() has registered and that still exists.
   template <class F>
   void for_each_reader(const F& f);
 

@@ -93,7 +93,7 @@ void LogitsProcessorState::take(int32_t token) {
   if (constraint_ || !rules_.bad_words.empty()) answer_.push_back(token);
 }
 
-// Undoes take(). Tokens are undone in reverse order, so an entry that becomes unused is the last in seen_.
+// Undoes take(). Tokens are undone in reverse order of taking, so an element of seen_ that is removed is its last one.
 void LogitsProcessorState::undo(int32_t token) {
   --length_;
   if (penalties_) {

@@ -53,7 +53,7 @@ inline const T* at_slot(const Slots& side, int64_t slot, int64_t d) {
   return static_cast<const T*>(side.blocks[i / kBlockSlots]) + side.offset + static_cast<int64_t>(i % kBlockSlots) * d;
 }
 
-// Splits [begin, end) at block borders and calls f(begin, end) for each piece.
+// Splits the slots [begin, end) at multiples of kBlockSlots and calls f(begin, end) for each piece.
 template <class F>
 inline void by_block(int64_t begin, int64_t end, const F& f) {
   while (begin < end) {
