@@ -11,8 +11,8 @@ namespace specdec::decode {
 
 namespace {
 
-// Both are numbers of tokens. kCatchUpChunk: the largest prefill pass of a draft. kFarBehind: a draft that lags behind
-// its text by at most this much may read the text without counting towards draft_reads.
+// Both are numbers of tokens. kCatchUpChunk: the largest prefill pass of a draft. kFarBehind: drafts that lag behind
+// their text by more than this may together prefill only `draft_reads` tokens per step (an argument of step()).
 constexpr int64_t kCatchUpChunk = 512, kFarBehind = 64;
 // Number of steps that a sequence goes without its draft after the draft's caches were full. The draft must then
 // prefill the whole text again, and its caches may be full again.

@@ -17,7 +17,7 @@ struct Stepper::SequenceStep {
   bool drafting = false;
   bool rests = false;  // whether the draft pauses in this step (draft_rest_)
   int64_t before = 0;  // tokens.size() at the start of the step
-  // Tokens drafted before the models run: from the sequence's own text, or held from an earlier step
+  // Tokens drafted before the models run: from the sequence's own text, or held from an earlier step.
   DraftTokens given;
   StopRule stop;           // decides when the draft model stops drafting
   bool from_text = false;  // drafted from the sequence's own text (prompt lookup), so there is no q
@@ -61,7 +61,7 @@ struct Stepper::Buffers {
   std::vector<Extension> extensions;
   std::vector<int32_t> feed;  // input of the shadow draft, a second draft on trial
   int64_t draft_reads = 0;    // tokens that drafts may still prefill in this step (an argument of step())
-  LogitRows rows;             // logits of passes outside rounds
+  LogitRows rows;             // logits of prefill passes and of the shadow draft
   std::vector<int32_t> ids;
   std::vector<int64_t> places;
   std::vector<RoundSlot> slots;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kBlockOutputs = 32, kScaleBytes = 4;
 
-// Bytes that a unit (32 inputs) takes per output
+// Returns the bytes that a unit (32 inputs) takes per output.
 int64_t unit_bytes(Packing packing) { return packing == Packing::kCodes4 ? 16 : 32; }
 at::ScalarType dtype_of(Packing packing) {
   return packing == Packing::kCodes4   ? at::kInt

@@ -67,7 +67,7 @@ struct RankWatch::State {
   const Board board;
   const Clock& clock;
 
-  // One call of the ranks' shared store (board) at a time; a call can hang if rank 0's machine is gone
+  // Held during each call of the ranks' shared store (board). A call can hang if rank 0's machine is gone.
   std::mutex board_lock;
   int64_t count = 0;
   bool told_stop = false, has_left = false;

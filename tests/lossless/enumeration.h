@@ -48,7 +48,7 @@ struct Outcome {
   double accepted = 0;  // expected number of tokens accepted in the first step of the first sequence
   int min_drafted = 1 << 20, max_drafted = 0;
   int64_t without_room = 0;  // number of target passes with more than Case::room tokens
-  // Maximum over all steps of the number of tokens drafted from the text, and of the number of these that were
+  // Maxima over all steps: the number of tokens drafted from the sequence's own text, and the number of these that were
   // accepted.
   int from_text = 0, kept_from_text = 0;
   int64_t runs = 0;

@@ -1,5 +1,5 @@
 // Compares at least 500,000 draws from the seeded random streams with exact probabilities, including texts that take
-// several rounds.
+// several steps of drafting and verification.
 #include <gtest/gtest.h>
 
 #include "base/statistics.h"

@@ -187,7 +187,7 @@ class Calls {
     for (auto& queue : queues_) queue.emplace_back(call.begin(), call.end());
     changed_.notify_all();
   }
-  std::vector<int64_t> next(int rank) {  // an empty call is the last one
+  std::vector<int64_t> next(int rank) {  // an empty result means that no call follows
     std::unique_lock guard(lock_);
     auto& queue = queues_[static_cast<size_t>(rank)];
     changed_.wait(guard, [&] { return !queue.empty(); });

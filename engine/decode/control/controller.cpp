@@ -241,7 +241,7 @@ bool KController::sure(double rate, int batch, int rows, bool drafts) const {
 // maximum of n standard normal numbers. Each additional step costs the part of a pass that does not depend on its rows.
 // Choice::k must hold the number of levels that each sequence would draft.
 double KController::unevenness(std::span<KController* const> open, int batch, int rows) const {
-  // Answers of at least this share of the longest one's tokens count as ending together
+  // Answers of at least this share of the longest one's tokens count as ending together.
   constexpr double kTogether = 0.9;
   int64_t longest = 0;
   for (const KController* const s : open) longest = std::max(longest, s->to_come_);
@@ -258,7 +258,8 @@ double KController::unevenness(std::span<KController* const> open, int batch, in
     mean += (1 + accepted) / static_cast<double>(open.size());
     variance += (squares - accepted * accepted) / static_cast<double>(open.size());
   }
-  const double largest = 0.56 * std::pow(std::log2(std::max(together, 1.0)), 0.83);  // z_n within 0.03, up to n = 64
+  // z_n (above) for n = `together`, within 0.03 up to n = 64.
+  const double largest = 0.56 * std::pow(std::log2(std::max(together, 1.0)), 0.83);
   const double fixed = std::min(1.0, costs_->target_seconds(1, 1) / costs_->target_seconds(batch, rows));
   return fixed * largest * std::sqrt(variance / (static_cast<double>(longest) * mean));
 }

@@ -18,7 +18,7 @@ class DraftShape {
   int32_t num_nodes() const { return begin_.back(); }
   int32_t begin(int level) const { return begin_[static_cast<size_t>(level)]; }  // index of the level's first node
   int32_t size(int level) const { return begin(level + 1) - begin(level); }
-  // Number of children of each node of the previous level
+  // Returns the number of children of each node of the previous level.
   int32_t width(int level) const { return size(level) / (level == 0 ? 1 : size(level - 1)); }
   const std::vector<int32_t>& parents() const { return parents_; }  // parent of each node; −1: the text
 

@@ -346,7 +346,7 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
   }
 
   std::shared_ptr<const model::EagleHead> head_;
-  at::Tensor kept_ids_;  // undefined: the whole vocabulary
+  at::Tensor kept_ids_;  // token ids of a reduced draft vocabulary; undefined: all ids
   TapSource& target_;
   std::shared_ptr<TapReader> reader_;
   std::vector<model::SequencePart> parts_;

@@ -74,7 +74,7 @@ class TapStore {
 
   std::mutex mutex_;  // protects readers_
   std::vector<std::weak_ptr<TapReader>> readers_;
-  std::map<int64_t, at::Tensor> seen_;  // by layer, from the current pass
+  std::map<int64_t, at::Tensor> seen_;  // hidden states by layer, from the current pass
 };
 
 }  // namespace specdec::decode
