@@ -258,7 +258,7 @@ double KController::unevenness(std::span<KController* const> open, int batch, in
     mean += (1 + accepted) / static_cast<double>(open.size());
     variance += (squares - accepted * accepted) / static_cast<double>(open.size());
   }
-  // z_n (above) for n = `together`, within 0.03 up to n = 64.
+  // The expected maximum of `together` standard normal numbers, within 0.03 for up to 64 numbers.
   const double largest = 0.56 * std::pow(std::log2(std::max(together, 1.0)), 0.83);
   const double fixed = std::min(1.0, costs_->target_seconds(1, 1) / costs_->target_seconds(batch, rows));
   return fixed * largest * std::sqrt(variance / (static_cast<double>(longest) * mean));
