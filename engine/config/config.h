@@ -19,15 +19,17 @@ struct RopeConfig {
   enum class Kind { kDefault, kLinear, kDynamic, kYarn, kLongRope, kLlama3 };
   Kind kind = Kind::kDefault;
   double theta = 10000;
-  double factor = 1;                                 // scaling factor of every kind except kDefault
-  double low_freq_factor = 1, high_freq_factor = 4;  // llama3: rotations per context between which frequencies blend
+  double factor = 1;  // scaling factor of every kind except kDefault
+  // llama3: the frequencies between these limits, in rotations per context, are blended.
+  double low_freq_factor = 1, high_freq_factor = 4;
   // Context length before scaling: original_max_position_embeddings for llama3, yarn and longrope,
   // max_position_embeddings for dynamic.
   int64_t original_max_position = 8192;
   // partial_rotary_factor: the fraction of a head's values, counted from the first, that are rotated.
   double rotary_fraction = 1;
-  double attention_factor = 1;                    // yarn, longrope: factor of cos and sin
-  double beta_fast = 32, beta_slow = 1;           // yarn: rotations per context between which frequencies blend
+  double attention_factor = 1;  // yarn, longrope: factor of cos and sin
+  // yarn: the frequencies between these limits, in rotations per context, are blended.
+  double beta_fast = 32, beta_slow = 1;
   bool truncate = true;                           // yarn: widens the blended range to whole pairs
   std::vector<double> short_factor, long_factor;  // longrope: divisors of the frequencies, one per rotated pair
 

@@ -14,7 +14,8 @@ namespace {
 // Maximum number of prompt tokens per pass if their logprobs are requested, because each token then needs V logits.
 constexpr int64_t kScoredChunk = 32;
 
-// A sequence's entry in a model's cache: `before` tokens of text, followed by the first `nodes` nodes of a tree.
+// A sequence's tokens in a model's KV cache: `before` tokens of text, followed by the first `nodes` nodes of a draft
+// tree.
 struct CachedTree {
   SequenceId id;
   int64_t before, nodes;
@@ -166,8 +167,8 @@ void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
   }
 }
 
-// Copies the cache of a shadow draft that reads hidden states. Forking the target copied the states stored for this
-// shadow. If sequence `s` does not use the shadow, follow() and close() drop the copied states.
+// Copies the cache of a shadow draft (a second draft on trial) that reads hidden states. Forking the target copied the
+// states stored for this shadow. If sequence `s` does not use the shadow, follow() and close() drop the copied states.
 void Stepper::copy_shadow(Sequence& s, const Sequence& from) {
   CausalModel& shadow = *from.drafting_.shadow;
   const bool scores = s.drafting_.shadow == &shadow;
@@ -214,7 +215,7 @@ void Stepper::close(Sequence& s) {
   s.target_id_ = s.draft_id_ = s.shadow_id_ = -1;
 }
 
-// Calls everything that can throw before it changes the sequence.
+// Calls the functions that can throw first, and only then changes the sequence.
 void Stepper::commit(SequenceStep& step) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;

@@ -30,9 +30,9 @@ class Stepper {
           VerifyFn verify_fn = &verify);
   ~Stepper();
 
-  // A step runs as a round on the target's device if the target's RoundRunner (CausalModel::rounds()) supports all
-  // sequences of the step; otherwise it runs on the host. use_rounds() replaces that RoundRunner by `rounds`, which
-  // must belong to the same target and outlive the stepper. With null, all steps run on the host.
+  // A step drafts and verifies on the target's device (as a round) if the target's RoundRunner (CausalModel::rounds())
+  // supports all sequences of the step; otherwise it runs on the host. use_rounds() replaces that RoundRunner by
+  // `rounds`, which must belong to the same target and outlive the stepper. With null, all steps run on the host.
   void use_rounds(RoundRunner* rounds) { rounds_ = rounds; }
   // Returns the duration of the parts of the last step if it ran on the device. If it ran on the host, the result has
   // no times.
@@ -71,7 +71,7 @@ class Stepper {
   // Closes the sequence's caches; may be called twice. Everything else is kept, so after open() and prefill() the
   // sequence continues where it was.
   void close(Sequence& sequence);
-  void end_shadow(Sequence& sequence);  // drops the shadow draft
+  void end_shadow(Sequence& sequence);  // drops the sequence's second draft on trial (shadow)
 
  private:
   struct SequenceStep;

@@ -23,7 +23,8 @@ class CudaKernels {
     const at::Tensor* order = nullptr;  // order of the inputs, if quantised by group (kernels/quantised_matrix.h)
     const at::Tensor *up = nullptr, *up_bias = nullptr, *residual = nullptr;
     int64_t n = 0, out_column = 0;
-    const int32_t* live = nullptr;  // see kernels::PagedPass::live
+    // If given and 0 on the device, the product may be skipped (kernels::PagedPass::live).
+    const int32_t* live = nullptr;
   };
   void multiply(const Product& product) const;
   // Computes queries, keys and values next to each other, in one product if their weights are adjacent in memory.

@@ -67,7 +67,8 @@ at::Tensor pass_by_rescale(const Decoder& decoder, const RescaledPart& planned, 
     for (int64_t i = 0; i < count; ++i) {
       if (planned.rescales[static_cast<size_t>(i)] == rope_rescale) rows.push_back(i);
     }
-    // Copies the rows of this scaling from `from` to `into`. Row 0 of both tensors is row `first` of the part.
+    // Copies the rows that need this rope scaling from `from` to `into`. Row 0 of both tensors is row `first` of the
+    // part.
     const auto put = [&](at::Tensor& into, const at::Tensor& from, int64_t first) {
       if (!into.defined()) into = at::zeros_like(from);
       for (const int64_t row : rows) {

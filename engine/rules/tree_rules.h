@@ -70,7 +70,7 @@ SPECDEC_DEVICE_CODE Verdict verify_recursive(Team& team, Rows& rows) {
 }
 
 // The traversal rule removes rejected leaves from the tree one by one. number(i) is r, the probability of accepting the
-// path to node i − 1, and flags(i) is the state of that node (bits below).
+// path to node i − 1. flags(i) is the state of that node, a sum of the values of the enum below.
 namespace traversal {
 
 enum : int { kAlive = 1, kReduced = 2, kTouched = 4 };
@@ -82,7 +82,8 @@ SPECDEC_DEVICE_CODE int alive_child(Rows& rows, int node, int from = 0) {
   return child;
 }
 
-// Recomputes r of all descendants of `node`. Parents have lower indices than their children.
+// Recomputes r, the probability of accepting the path to a node, for all descendants of `node`. Parents have lower
+// indices than their children.
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE void weigh(Team& team, Rows& rows, int node) {
   team.once([&] {

@@ -29,7 +29,7 @@ static_assert(kNotDrafted == kernels::kAbsentNode);
 DeviceRule device_rule(const RoundSlot& slot) {
   const bool chain = slot.tree.empty();
   if (slot.sampling.greedy()) return DeviceRule::kGreedy;
-  if (slot.given) return DeviceRule::kTarget;  // a draft from the text has no q
+  if (slot.given) return DeviceRule::kTarget;  // tokens from the sequence's own text have no q
   switch (slot.rule) {
     case VerifyRule::kToken:
       return chain ? DeviceRule::kTokenChain : DeviceRule::kTokenTree;
@@ -43,7 +43,7 @@ DeviceRule device_rule(const RoundSlot& slot) {
   throw Error(ErrorKind::kInternal, "unknown verification rule");
 }
 
-// Returns the chain that was drafted from the text; empty if there is none.
+// Returns the chain that was drafted from the sequence's own text (prompt lookup); empty if there is none.
 std::span<const int32_t> given(const RoundSlot& slot) {
   return slot.given ? slot.given->tokens : std::span<const int32_t>();
 }
@@ -52,7 +52,7 @@ DraftShape shape_of(const RoundSlot& slot) {
   return slot.k > 0 ? DraftShape(slot.tree, slot.k) : DraftShape({}, static_cast<int>(given(slot).size()));
 }
 
-// Records marks on a GPU's stream and measures the times between them. Without a GPU, measures nothing.
+// Records CUDA events (marks) on a GPU's stream and measures the times between them. Without a GPU, measures nothing.
 class Marks {
  public:
   Marks(at::Device device, const kernels::CudaLibrary& library) : device_(device), library_(library) {}
@@ -62,14 +62,14 @@ class Marks {
     if (used_ == events_.size()) events_.emplace_back(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
     events_[used_++].record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   }
-  // Waits until the device has reached the last mark.
+  // Waits until the device has reached the last recorded CUDA event.
   void wait() {
     if (used_ > 0)
       events_[used_ - 1].synchronize();
     else
       library_.synchronize(0);
   }
-  // Returns the seconds between marks i and i + 1, or 0 without a GPU.
+  // Returns the seconds between the CUDA events i and i + 1, or 0 without a GPU.
   double seconds(size_t i) { return i + 1 < used_ ? events_[i].elapsedTime(events_[i + 1]) / 1e3 : 0; }
 
  private:

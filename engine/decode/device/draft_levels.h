@@ -70,7 +70,7 @@ class DraftLevels {
   void describe_passes(model::DeviceUpload& upload);
   using IdPlace = std::function<size_t(size_t slot, int32_t node)>;
   void describe_draws(const Slots& slots, model::DeviceUpload& upload, const IdPlace& id_place);
-  // Runs a level. q: fp32 rows [num_rows(), V].
+  // Runs a level: one draft pass and the drawing of its tokens. q: fp32 rows [num_rows(), V].
   void run(const Level& level, const model::DeviceUpload& upload, const at::Tensor& q, const Results& results) const;
 
  private:

@@ -22,7 +22,7 @@ inline constexpr int32_t kNotDrafted = -2;
 
 // Tokens that are drafted but not verified yet, as the nodes of a tree, level by level. A chain has one node per level.
 struct DraftTokens {
-  bool from_text = false;                // proposed from the text itself: a chain without q
+  bool from_text = false;                // from the sequence's own text (prompt lookup): a chain without q
   int depth = 0;                         // number of levels
   std::vector<int32_t> tokens, parents;  // indexed by node; parent −1 is the text
   std::vector<size_t> q_of;              // by node: the row of q that its token was drawn from
@@ -87,7 +87,7 @@ struct RoundOutcome {
   // greedy sampling, the logits). Only rows that verification reached are set. Valid until the runner's next round.
   std::span<const float> rows;
   std::vector<PositionLogprobs> logprobs;    // one per emitted token, if wanted
-  std::optional<PositionLogprobs> rejected;  // the first rejected token, if wanted
+  std::optional<PositionLogprobs> rejected;  // logprobs of the first rejected token, if wanted
 
   void clear();
 };
@@ -120,7 +120,7 @@ struct RoundSeconds {
   struct Level {
     CausalModel* drafter;
     double seconds;
-    int64_t more;  // tokens read beyond one per sequence; 0 if no sequence read more than two tokens
+    int64_t more;  // tokens that the draft read beyond one per sequence; 0 if no sequence read more than two
   };
   std::vector<Level> levels;
   double target = 0;

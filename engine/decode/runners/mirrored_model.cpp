@@ -239,7 +239,7 @@ void repeat_extend(CausalModel& model, CallReader& call, LogitRows& unread) {
   }
 }
 
-// Runs this rank's part of a round's target pass. Only rank 0 uses the logits.
+// Runs this rank's share of the target pass that verifies a round's drafted tokens. Only rank 0 uses the logits.
 void repeat_pass(RoundTarget& target, std::span<const Extension> extensions) {
   const c10::InferenceMode guard;
   const model::Decoder& decoder = target.decoder();

@@ -44,7 +44,7 @@ class RoundDraft {
  public:
   virtual ~RoundDraft() = default;
 
-  // One sequence that takes part in the passes of a round.
+  // One sequence in the draft passes of a round (one draft and verification of a batch).
   struct Reader {
     SequenceId sequence = -1;
     std::span<const int32_t> text;
@@ -67,10 +67,10 @@ class RoundDraft {
     virtual void run(const model::DeviceUpload& upload, const at::Tensor& out) = 0;
   };
 
-  // Returns whether a device round can run this sequence: our own kernels must support the draft's passes on this
-  // device, and the draft must have all states and caches that the round reads.
+  // Returns whether a sequence's drafting can run on this device: our own kernels must support the draft's passes
+  // there, and the draft must have all states and caches that the passes read.
   virtual bool takes(SequenceId sequence, std::span<const int32_t> text, at::Device device) = 0;
-  // Returns the number of tokens of the text that the first pass must read.
+  // Returns the number of tokens of the text that the draft has not read yet, all of which its first pass must read.
   virtual int64_t unread(SequenceId sequence, std::span<const int32_t> text) = 0;
   virtual model::KvCache& cache(SequenceId sequence) = 0;
   virtual const model::BlockPool& pool() const = 0;

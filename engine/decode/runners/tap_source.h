@@ -68,13 +68,13 @@ class TapStore {
   void close(SequenceId sequence);
 
  private:
-  // Calls f(reader) for each registered reader that still exists.
+  // Calls f(reader) for each draft that add_reader() has registered and that still exists.
   template <class F>
   void for_each_reader(const F& f);
 
   std::mutex mutex_;  // protects readers_
   std::vector<std::weak_ptr<TapReader>> readers_;
-  std::map<int64_t, at::Tensor> seen_;  // by layer, from the current pass
+  std::map<int64_t, at::Tensor> seen_;  // hidden states by layer, from the current pass
 };
 
 }  // namespace specdec::decode

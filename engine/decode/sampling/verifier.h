@@ -32,8 +32,8 @@ namespace specdec::decode {
 struct VerifyInput {
   std::span<const int32_t> drafted;       // N tokens
   std::vector<std::span<const float>> p;  // N + 1 target rows [V]: p[0] after the text, p[i + 1] after node i
-  // N draft rows [V]; empty for drafts from the text. Siblings share a row. Each sibling was drawn after its earlier
-  // siblings had been removed from the row.
+  // N draft rows [V]; empty if the tokens are from the sequence's own text. Siblings share a row. Each sibling was
+  // drawn after its earlier siblings had been removed from the row.
   std::vector<std::span<const float>> q;
   // The text position of the next token. The coupled rule calls draw_at(position + depth).
   int64_t position = 0;
