@@ -38,7 +38,7 @@ int64_t tokens_of(const std::vector<Batch>& batches) {
 constexpr double kUpdateOverNorm = 8;
 
 // The loss, weight and number of rows of one draft position (depth). Depth 1 is the training text itself; depths 2, 3,
-// … exist only with roll-outs.
+// … exist only with roll-outs, texts that the draft itself continued.
 struct Depth {
   LossOptions loss;
   double weight = 1;  // multiplies the mean loss of the depth

@@ -22,7 +22,8 @@
 
 namespace specdec::distill {
 
-// Sums over the rows at one draft position of the roll-outs (branches.h).
+// Sums over the rows at one draft position of the roll-outs (texts that the draft itself continued, branches.h): the
+// acceptance, and the number of rows.
 struct DepthFigures {
   double acceptance = 0, rows = 0;
 };

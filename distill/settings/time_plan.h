@@ -1,5 +1,6 @@
-// Divides --time-limit among preparing, training and judging. Preparing may take a tenth of the limit, and so may
-// judging. Under a short limit each may take more: a third of the limit or 20 s, whichever is less.
+// Divides --time-limit among preparing (before the first step), training, and judging (measuring the finished draft).
+// Preparing may take a tenth of the limit, and so may judging. Under a short limit each may take more: a third of the
+// limit or 20 s, whichever is less.
 #pragma once
 
 #include <string>

@@ -108,8 +108,9 @@ at::Tensor ends(const model::DecoderConfig& config, const at::Tensor& tokens) {
   return out;
 }
 
-// Returns the attention mask of the branch tokens at depth j - 1, [B, A, S + (j - 1) · A] bool. A token sees the text
-// up to its anchor and the tokens of its own branch.
+// Returns the attention mask of the tokens that the draft generated as number `depth` - 1 after each anchor (start of a
+// roll-out), [B, A, S + (depth - 1) · A] bool. A token sees the text up to its anchor and the tokens of its own
+// roll-out.
 at::Tensor seen(const at::Tensor& position, int64_t length, int64_t depth) {
   const int64_t width = position.size(1);
   const at::Tensor text = at::arange(length, position.options()).le(position.unsqueeze(2));
@@ -165,7 +166,8 @@ DraftedBranches draft_branches(const OnPolicyOptions& options, const BranchSourc
         pass.extend({.tokens = tokens, .positions = positions.back(), .embedded = out.embedded.back()}, allowed.back());
     const at::Tensor here = counts.flatten().nonzero().squeeze(1);
     out.hidden.push_back(hidden.flatten(0, 1).index_select(0, here));
-    // `here` has rows b · A + a of this depth. branches.rows counts rows over all depths: b · N + (j − 2) · A + a.
+    // `here` indexes the rows at depth (draft position) j, in the order [B, A]. branches.rows must index the rows at
+    // all depths, in the order [B, K - 1, A], so the indices are converted.
     const int64_t all = (options.length - 1) * anchors.width;
     out.branches.rows.push_back(at::div(here, anchors.width, "floor") * all + (j - 2) * anchors.width +
                                 at::remainder(here, anchors.width));

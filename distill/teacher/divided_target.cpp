@@ -20,8 +20,8 @@ at::Tensor on_host(const at::Tensor& tensor) { return tensor.cpu().contiguous();
 
 }  // namespace
 
-// A rank's Wish (its request of a round) in the form that is sent to the other ranks: its kind and the sizes of the
-// tensors that follow.
+// A rank's request (Wish) in the form that is sent to the other ranks: its kind and the sizes of the tensors that
+// follow.
 struct DividedTarget::Announced {
   int64_t kind = kNothing, rows = 0, width = 0, branch_tokens = 0, passes = 1;
 

@@ -29,8 +29,8 @@ namespace specdec::distill {
 // All functions throw RankError if another rank failed or exited; decode() throws DeviceLost instead.
 class DividedTarget {
  public:
-  // `share` is this rank's share of the target; its process group must be that of `team`. `team` must outlive this
-  // object.
+  // `share` has this rank's shards of the target's weights; its process group must be that of `team`. `team` must
+  // outlive this object.
   DividedTarget(std::shared_ptr<const model::Decoder> share, const parallel::Ranks& team);
 
   int count() const { return team_.count(); }

@@ -16,14 +16,14 @@
 
 namespace specdec::distill {
 
-// Returns a model's hidden states after the last layer at batch.rows: [R, E]. If the batch has branches, the branches'
-// rows follow (branched_hidden()), and the observer is not called.
+// Returns a model's hidden states after the last layer at batch.rows: [R, E]. If the batch has branches (tokens that
+// the draft generated), the rows of the branches follow (branched_hidden()), and the observer is not called.
 at::Tensor hidden_rows(const model::Decoder& decoder, const Batch& batch, const model::HiddenObserver& observer = {});
 
 // RowLogits is a function that returns the logits of entries [begin, end) of Batch::rows: [end - begin, V] in any float
-// dtype, up to a constant per row. If the batch has branches, the branches' rows follow those of Batch::rows.
-// row_logits() returns such a function for `decoder`, which must outlive the function. With `divided`, `decoder` has
-// only the final norm and output head of the divided target.
+// dtype, up to a constant per row. If the batch has branches (tokens that the draft generated), the rows of the
+// branches follow those of Batch::rows. row_logits() returns such a function for `decoder`, which must outlive the
+// function. With `divided`, `decoder` has only the final norm and output head of the divided target.
 using RowLogits = std::function<at::Tensor(int64_t begin, int64_t end)>;
 RowLogits row_logits(const model::Decoder& decoder, const Batch& batch, DividedTarget* divided = nullptr);
 

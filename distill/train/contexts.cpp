@@ -30,7 +30,8 @@ Answers half_from_json(const Json& json, const char* half, int64_t vocab, const 
   return out;
 }
 
-// Replaces the answers of the rows of one half. Returns the number of conversations that still have rows.
+// Replaces the answers in one half (selection or verdict) of the held-out rows. Returns the number of conversations
+// that still have rows.
 int64_t put_half(const Answers& answers, const RowLimits& limits, std::vector<TokenRow>& rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i] = decode::answered_row(rows[i], {answers[i], {}});

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """redaction_figures.py SPECDEC SHARED: measures the recall of `data ingest`'s redaction on examples from other
 projects' generators, and its precision on real text (SHARED/data/gpteacher and gsm8k), where other projects' validators
-judge each find.
+judge each redacted text.
 
     python3 -m venv env && env/bin/pip install faker==40.1.0 phonenumbers==9.0.43 python-stdnum==2.2
     env/bin/python tests/bench/redaction_figures.py build/bin/specdec ../shared

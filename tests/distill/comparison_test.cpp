@@ -24,8 +24,9 @@ struct ComparisonProject : Project {
     speeds["2"] = speed_of(1.2, {0.98, 0.97, 0.98, 0.99, 0.98, 0.98, 0.97, 0.99});
     speeds["3"] = speed_of(0.1, {0.8, 0.74, 0.82, 0.78, 0.79, 0.8, 0.81, 0.77});
   }
-  // Returns the measurements of a draft of cost `c` (cost of drafting one token, in plain steps), with one conversation
-  // per entry of `overlaps`. The entry is the conversation's overlap at both draft positions.
+  // Returns the measurements of a draft of cost `c` (time to draft one token, divided by that of a plain decoding
+  // step), with one conversation per entry of `overlaps`. The entry is the conversation's acceptance Σ min(p, q) at
+  // both draft positions.
   static DraftSpeed speed_of(double c, const std::vector<double>& overlaps) {
     DraftSpeed speed{0.01, c, {{1, 1.0}, {2, 1.05}}, {}};
     for (const double a : overlaps) speed.conversations.emplace_back().add_step(2, 2, {a, a});

@@ -1,7 +1,7 @@
 """Kills the monitor and `specdec package` (`kill -9`) in the course of one simulated night. A kill happens at every
 change that these programs and the monitor's database make to the file system. The night has a drift alarm, a
-redistillation, a promoted candidate, its relapse, and the roll-back. The test also runs the night with faults of the
-file system and with power cuts.
+redistillation, a candidate that is promoted and then alarms (relapse), and its roll-back. The test also runs the
+night with faults of the file system and with power cuts.
 
 After each fault, later checks must go through the same states to the same end. The training must have run once, each
 alarm and each transition must have been reported, and the store must be valid at all times. Kills happen at every point
@@ -211,8 +211,8 @@ def power_cut(place, start, journal, lost, seed):
             0
         ]
     )
-    # Keeps the file of acceptance records. The replay would write it anew, and the monitor would read a new file from
-    # its beginning.
+    # Keeps the file of acceptance records. The replay of the recorded file changes would write it anew, and the monitor
+    # would read a new file from its beginning.
     log, aside = place / "acceptance.jsonl", place.with_suffix(".jsonl")
     log.rename(aside)
     subprocess.run([REPLAY, journal, start, place, str(done), lost, str(seed), place], check=True)

@@ -118,7 +118,7 @@ try:
     promote = f"package promote sha256-{third} --store {mirror} --channel production {signed_by}"
     here = work / "here"
     first_state = (mirror / "refs/production").read_bytes()
-    specdec.package_verify(f"{mirror}:production")  # so that this reader remembers the channel's signed number
+    specdec.package_verify(f"{mirror}:production")  # stores the channel's signed sequence number here
     (mirror / "refs/production").write_text(third + "\n")
     run(
         f"package verify {mirror}:production",

@@ -107,8 +107,9 @@ TEST(Speed, ProductsOfCodes) {
   }
 }
 
-// Times the sampling of vocabulary rows under common options. In a round, sampling follows every pass. The kernel turns
-// a row of logits into probabilities in place, so each call has its own rows, which are filled again before each round.
+// Times the sampling of vocabulary rows under common options; decoding samples after every pass. The kernel turns a row
+// of logits into probabilities in place, so each call has its own rows, which are filled again before each repetition
+// of the measurement.
 TEST(Speed, SamplingOfRows) {
   struct Options {
     const char* name;
