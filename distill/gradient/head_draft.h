@@ -29,7 +29,7 @@ struct DepthFigures {
 };
 struct GradientFigures {
   double loss = 0, acceptance = 0;   // mean loss; mean acceptance at draft position 1
-  std::vector<DepthFigures> deeper;  // for draft positions 2, 3, … of the roll-outs
+  std::vector<DepthFigures> deeper;  // sums at draft positions 2, 3, … of the draft's own continuations
   int64_t tokens = 0;                // number of tokens, without padding
   bool finite = true;                // if false, the gradients are useless
 };

@@ -43,7 +43,7 @@ struct Outcome {
   int64_t kept_step = 0;
   TrainingSummary training;
   Json search;      // record of the layer search for --draft prune:N, or null
-  Json vocabulary;  // result of vocab_coverage() for a reduced vocabulary, or null
+  Json vocabulary;  // share of the data's tokens that a reduced vocabulary covers, or null
   Json chosen;      // settings that the options left open (choose_settings)
   Json inputs, data_counts;
   Json parts;          // acceptance by position and by domain (describe_parts()); null without a target

@@ -55,7 +55,7 @@ struct PreparationInput {
   // Generates the target's answers to the held-out prompts. Empty if the draft is measured on the answers in the data.
   std::function<HeldOutAnswers(const HeldOut&, const AnswerLimits&)> answer = {};
   const parallel::Ranks* ranks = &parallel::Ranks::alone();
-  std::shared_ptr<DividedTarget> divided = nullptr;  // see Setup::divided
+  std::shared_ptr<DividedTarget> divided = nullptr;  // null: the target is not divided among ranks
 };
 struct Preparation {
   DraftInit init;

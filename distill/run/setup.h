@@ -56,7 +56,7 @@ struct Setup {
   double training_seconds = 0;
   int64_t expected_steps = 0;
   bool shares_optimizer = false;  // the optimizer state is divided among the ranks
-  int64_t spare_bytes = 0;        // memory that the plan leaves unused
+  int64_t spare_bytes = 0;        // bytes that the memory plan leaves unused
   at::Device device = at::kCPU;
   const parallel::Ranks* ranks = nullptr;
 };

@@ -34,10 +34,10 @@ int64_t share_of_positions(size_t positions, double share) {
 // The anchors (positions at which branches start) of a batch, and the random numbers of the branches.
 struct Anchors {
   std::vector<std::vector<int64_t>> at;  // anchor positions of each row, ascending
-  int64_t width = 0;                     // A, the largest number of anchors of a row
-  at::Tensor position;              // [B, A] int64; rows with fewer than A anchors repeat their last one (0 if none)
-  at::Tensor counts;                // [B, A] bool: false for repeated anchors
-  std::vector<at::Tensor> uniform;  // for each depth [B, A] fp64 in [0, 1), to sample the tokens
+  int64_t width = 0;                     // A, the largest number of roll-outs in a row
+  at::Tensor position;              // start of each roll-out [B, A] int64; repeated if a row has fewer than A (0: none)
+  at::Tensor counts;                // [B, A] bool: false for repeated starts
+  std::vector<at::Tensor> uniform;  // random in [0, 1) to sample tokens: [B, A] fp64 per draft position
 };
 Anchors choose_anchors(const OnPolicyOptions& options, const BranchSource& source, int64_t max_position) {
   const auto& [rows, batch, step, temperatures] = source;

@@ -44,7 +44,7 @@ int64_t anchor_count(const TokenRow& row, const OnPolicyOptions& options, int64_
 // depth j. A row with fewer than A anchors repeats one of its anchors, and the tokens of repeated anchors do not count.
 struct Branches {
   at::Tensor tokens, positions;  // [B, N] int64, N = (K - 1) · A
-  at::Tensor allowed;            // [B, N, S + N] bool, as TrainPass::extend() takes it
+  at::Tensor allowed;            // [B, N, S + N] bool: attention mask for TrainPass::extend()
   // rows[j - 2]: the rows at draft position j that are in the loss, as int64 flat indices into [B · N]. Tokens after
   // EOS are not in the loss.
   std::vector<at::Tensor> rows;

@@ -42,12 +42,14 @@ class DividedTarget {
   // Call finish() on every rank after its last request and before the next collective operation. Until all ranks of the
   // team have called finish(), this call works on the other ranks' requests.
   void finish();
-  // While `on` is true, the team runs every batch once per rank. Use this when a single rank times a batch: in a
-  // training step every rank requests a batch, so the step takes as long as all of them.
+  // While `on` is true, the team (the ranks that hold the target together) runs every batch once per rank. Use this
+  // when a single rank times a batch: in a training step every rank requests a batch, so the step takes as long as all
+  // of them.
   void take_time_of_all(bool on) { passes_ = on ? count() : 1; }
 
  private:
-  // The request of a rank in a round: nothing, the hidden states of a batch, or a model for generating text.
+  // What one rank asks of the ranks that hold the target together: nothing, the hidden states of a batch, or a model
+  // for generating text.
   struct Wish {
     const Batch* batch = nullptr;
     const model::HiddenObserver* observer = nullptr;

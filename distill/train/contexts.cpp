@@ -50,8 +50,9 @@ struct Place {
   size_t row = 0;
 };
 
-// Returns the order of generating answers: three verdict rows, one selection row, and so on. When the time is over,
-// both halves then have answers, and the verdict half, which needs more, has three times as many.
+// Returns the order of generating answers: three rows that judge the draft (verdict half), then one that chooses the
+// checkpoint (selection half), and so on. When the time is over, both halves have answers, and the verdict half, which
+// needs more, has three times as many.
 std::vector<Place> in_turn(const HeldOut& held_out) {
   std::vector<Place> order;
   size_t selects = 0, judges = 0;

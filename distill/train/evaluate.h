@@ -45,8 +45,8 @@ struct RowScore {
 // acceptance and agreement are upper bounds; the true acceptance is at least acceptance − rest.
 struct Evaluation {
   std::vector<RowScore> rows;       // one per row, in the order given
-  double acceptance = 0, rest = 0;  // means over requests; `rest`: see RowScore
-  bool is_bound = false;            // the teacher knows only the top-k probabilities
+  double acceptance = 0, rest = 0;  // means over requests; `rest`: probability outside the teacher's top k
+  bool is_bound = false;            // acceptance is an upper bound: the teacher has only the top k
   double acceptance_tokens = 0, greedy_agreement = 0, cross_entropy = 0;  // means over tokens
   int64_t tokens = 0;
 };

@@ -1,4 +1,4 @@
-"""Checks that the gate (`specdec validate`) notices a busy machine. Runs the gate several times on one target and draft,
+"""Checks that the gate (`specdec validate`) notices a busy machine. Runs the gate several times on one model pair,
 partly on an idle machine and partly beside a busy loop on every core.
 
   python3 tests/bench/gates.py BUILD --target DIR --draft DIR[+NOISE] --texts FILE [--gates 5] [--threads 2]

@@ -337,7 +337,7 @@ def precision(specdec, shared, work):
         for tag, original in zip(pieces[1::2], match.groups()):
             kind = tag[1:-1].lower()
             if original == tag:
-                continue  # the original text contained the tag already
+                continue  # the tag was in the original text and replaces nothing
             total += 1
             ok = judge(kind, original)
             good += ok

@@ -101,7 +101,8 @@ def make_base(root):
 
 
 def make_root(root, base, slim):
-    """Makes the root of a stage as a copy of `base`, which is made first if it does not exist."""
+    """Makes the root file system of a stage of the Dockerfile as a copy of `base`, which is made first if it does not
+    exist."""
     if not base.exists():
         begun = base.with_suffix(".begun")
         shutil.rmtree(begun, ignore_errors=True)

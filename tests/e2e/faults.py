@@ -129,7 +129,7 @@ class Subject:
     # A fault strikes one numbered change of a file (point). finish() runs after the faults whose number is a multiple
     # of `often`, and after every kill and every power cut.
     often = 1
-    word = None  # only processes started with this argument meet faults; power cuts affect all
+    word = None  # faults strike only processes with this argument; power cuts affect all
     least = 3  # for each kind of fault, at least this many changes of files are made to fail
 
     def environment(self, folder):

@@ -33,7 +33,7 @@ work = Path(tempfile.mkdtemp(prefix="specdec-night-", dir="/dev/shm" if os.acces
 
 class Admin(http.server.BaseHTTPRequestHandler):
     """Imitates the admin listeners of the servers of all nights, and receives the monitor's webhooks. The first part of
-    a path names the night."""
+    a path names the simulated night."""
 
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # buffers a reply, so that head and body leave in one packet
@@ -246,8 +246,8 @@ def valid(place, n):
 
 def night(n, point=None, kind=KILL, lost=None, seed=0):
     """Runs one night: three phases, each until its checks have nothing left to do. Without `point`, returns the number
-    of points. With `point`, returns whether the night ended before this point. With `lost`, the check is killed at the
-    point and the power is cut: `lost` and the seed decide which unflushed data is lost."""
+    of points (changes of files). With `point`, returns whether the night ended before this point. With `lost`, the
+    check is killed at the point and the power is cut: `lost` and the seed decide which unflushed data is lost."""
     place = work / f"night-{n}"
     start, journal = work / f"start-{n}", work / f"journal-{n}"
     shutil.copytree(work / "evening", place, symlinks=True)

@@ -24,7 +24,7 @@ GATE = {"parts": "acceptance", "contexts": "data", "quiet": True}
 
 
 def make(seed, channel=None):
-    """Gates and packages a new draft with random weights of this seed. Returns the package's digest."""
+    """Validates and packages a new draft with random weights of this seed. Returns the package's digest."""
     pair, gate = {"target": target, "draft": work / f"draft-{seed}"}, work / f"gate-{seed}"
     write_tiny_model(pair["draft"], layers=1, seed=seed)
     specdec.validate(**pair, **GATE, data=data, out=gate)
@@ -236,7 +236,7 @@ try:
         last_line=["no channel 'canary'"],
     )
 
-    # A quantised draft is gated like any draft, and its report is packaged with it.
+    # A quantised draft is validated like any draft, and its report is packaged with it.
     reports, alphas = [work / "gate-4/report.json"], {}
     for form in ("fp8", "int8"):
         quantised = work / f"draft-4-{form}"

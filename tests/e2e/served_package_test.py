@@ -75,8 +75,8 @@ try:
     specdec.data_ingest(work / "log.jsonl", target=target, holdout=0.5, out=work / "data")
     gate = {"parts": "acceptance,rollout", "contexts": "data", "k": 5, "threads": 1}
     specdec.validate(**gate, target=target, draft=work / "draft", data=work / "data", out=work / "gate")
-    # A gate that did not measure speed has not passed. `package` and `serve` must say so, and serve starts without
-    # drafting.
+    # A report of `specdec validate` that has no speed-up is not a pass. `package` and `serve` must say so, and serve
+    # starts without drafting.
     code, out, err = run(
         f"package --target {target} --draft {work}/draft --report {work}/gate/report.json --store {work}/lost",
         code=4,
@@ -144,8 +144,8 @@ try:
     positions = reached_positions("--k 1")
     expect(positions == {0}, f"--k 1 wins: positions {positions}")
 
-    # serve uses the dtype of the gate, even if the checkpoint has another. Launch files for other engines keep the
-    # dtype of the checkpoint.
+    # serve uses the dtype in which `specdec validate` measured, even if the checkpoint has another. Launch files for
+    # other engines keep the dtype of the checkpoint.
     report["inputs"]["dtype"] = "bf16"
     (work / "gate/bf16.json").write_text(json.dumps(report))
     specdec.package(target=target, draft=work / "draft", report=work / "gate/bf16.json", store=work / "narrow")

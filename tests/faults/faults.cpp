@@ -116,7 +116,7 @@ std::string absolute(int directory, const char* path) {
   return whole;
 }
 
-// ---- which fault is due ----
+// ---- which fault the environment requests, and at which change ----
 
 constexpr unsigned bit(Kind k) { return 1u << static_cast<unsigned>(k); }
 constexpr unsigned kReads = bit(Kind::kRead), kSends = bit(Kind::kSend), kChanges = ~(kReads | kSends);

@@ -1,5 +1,5 @@
-// Measures the speed of the kernels: products of matrices, as shares of the bandwidth of copies, and the sampling of
-// vocabulary rows. The only assertion is that the figures are numbers.
+// Measures the speed of the kernels: products of matrices, as fractions of the bandwidth of a memory copy, and the
+// sampling of vocabulary rows. The only assertion is that the figures are numbers.
 #include "tests/gpu/speed.h"
 
 #include <gtest/gtest.h>
