@@ -373,7 +373,7 @@ PARTS = {
 
 
 def counts(text):
-    """Extracts the results of a part from its log."""
+    """Extracts the results of one part of the nightly run from its log."""
     found = {}
     if tests := re.findall(r"(\d+)% tests passed(?:, (\d+) tests failed)? out of (\d+)", text):
         found["tests"] = sum(int(t[2]) for t in tests)

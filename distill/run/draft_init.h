@@ -51,7 +51,7 @@ struct LayerSearch {
 
 struct ChosenLayers {
   std::vector<int64_t> layers;  // ascending
-  Json record;                  // {"trials", "kept", "acceptance", "probe_rows"}
+  Json record;                  // of the search: {"trials", "kept", "acceptance", "probe_rows"}
 };
 // Chooses `keep` layers by acceptance, measured teacher-forced on `probe`. The search starts from the whole target and
 // repeatedly removes the layer whose removal costs least acceptance; among equals, the later layer. With keep >= 2 the

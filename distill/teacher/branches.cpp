@@ -18,8 +18,8 @@ namespace {
 // Mixed into the seed, so that these random numbers are independent of those of the batcher, which has the same seed.
 constexpr uint64_t kBranchSeed = 0x6f6e2d706f6c6963;
 
-// Returns the positions t of a row that can be anchors (starts of a branch): token t + 1 has loss_mask 1, and `length`
-// tokens fit after position t.
+// Returns the positions t of a row at which a roll-out of the draft can start (anchors): token t + 1 has loss_mask 1,
+// and `length` tokens fit after position t.
 std::vector<int64_t> possible_anchors(const TokenRow& row, int64_t length, int64_t max_position) {
   std::vector<int64_t> out;
   for (int64_t t = 0; t + 1 < static_cast<int64_t>(row.tokens.size()) && t + length <= max_position; ++t)
@@ -31,7 +31,7 @@ int64_t share_of_positions(size_t positions, double share) {
   return static_cast<int64_t>(std::ceil(share * static_cast<double>(positions)));
 }
 
-// The anchors (positions at which branches start) of a batch, and the random numbers of the branches.
+// The positions of a batch at which roll-outs of the draft start (anchors), and random numbers to sample their tokens.
 struct Anchors {
   std::vector<std::vector<int64_t>> at;  // anchor positions of each row, ascending
   int64_t width = 0;                     // A, the largest number of roll-outs in a row

@@ -107,8 +107,8 @@ at::Tensor DividedTarget::run_batch(const Announced& announced, int asking, cons
   return hidden;
 }
 
-// Runs f with the whole target. Each model call of f is broadcast to the other ranks of the team; an empty call tells
-// them that f has ended.
+// Runs f with the whole target. Each model call of f is broadcast to the other ranks that hold the target; an empty
+// call tells them that f has ended.
 void DividedTarget::write_text(const std::function<void(decode::CausalModel&)>& f) const {
   decode::OtherRanks others([this](std::span<const int64_t> call) {
     try {

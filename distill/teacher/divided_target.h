@@ -39,8 +39,8 @@ class DividedTarget {
   at::Tensor hidden_rows(const Batch& batch, const model::HiddenObserver& observer = {});
   // Calls f with the whole target as a model that can generate text; f must not keep the model.
   void decode(const std::function<void(decode::CausalModel&)>& f);
-  // Call finish() on every rank after its last request and before the next collective operation. Until all ranks of the
-  // team have called finish(), this call works on the other ranks' requests.
+  // Call finish() on every rank after its last request and before the next collective operation. Until all ranks that
+  // hold the target together (the team) have called finish(), this call works on the other ranks' requests.
   void finish();
   // While `on` is true, the team (the ranks that hold the target together) runs every batch once per rank. Use this
   // when a single rank times a batch: in a training step every rank requests a batch, so the step takes as long as all

@@ -23,7 +23,7 @@ namespace specdec::distill {
 
 namespace {
 
-// Scores of the positions Batch::rows of a batch.
+// Scores of the answer positions (Batch::rows) of a batch.
 struct PositionScores {
   std::vector<float> overlap, agree, cross_entropy;
 };

@@ -14,7 +14,7 @@ import argparse
 # tensor cores.
 GPUS = {"H100": (3.35e12, 5.5e12, 0.99e15), "H200": (4.8e12, 5.5e12, 0.99e15)}
 COPY, CORES = 0.90, 0.40  # fractions of the memory bandwidth and of the tensor operations that our kernels reach
-WIDE_CORES = 0.60  # the same fraction for cuBLASLt, which multiplies passes of more than NARROW rows
+WIDE_CORES = 0.60  # fraction of the tensor operations that cuBLASLt reaches, in passes of more than NARROW rows
 NARROW = 64
 # Seconds per layer in addition to reading weights and caches: gaps between nine kernels, two norms, the preparation of
 # heads, the start and the end of attention, its merge, and the time until the loads of each of the four products are

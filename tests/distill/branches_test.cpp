@@ -255,7 +255,7 @@ TEST(OnPolicy, LossGradientsAndTenStepsAreThoseOfAutograd) {
   BranchCase c;
   model::Decoder draft = small_draft(), twin = small_draft();
   const std::vector<NamedTensor> ours = TrainedDraft(draft).trainable(), theirs = TrainedDraft(twin).trainable();
-  ModelTeacher teacher(c.target, c.rows, 1 << 20);  // the cache does not have logits of branches
+  ModelTeacher teacher(c.target, c.rows, 1 << 20);  // the cache has no logits of roll-outs
   GradientSums sums(ours);
   AdamW optimizer(ours, {}), plain(theirs, {});
   GradientSource source{&draft, &teacher, {parse_loss("lk_hybrid"), 3.0, c.temperature, 0.6}, {}};

@@ -162,8 +162,8 @@ TEST(Comparison, ASmallerModelThatHasChangedIsNoticed) {
   f.measured.clear();
   model::save_decoder(toy_decoder(4, 2), f.scratch / "small");
   expect_error(ErrorKind::kUsage, {"these differ: --draft model:", "/small (digest "}, [&] { f.run(); });
-  // Removes the comparison's runs. The directory then has a training run and the result of a comparison with the other
-  // model, which must not be returned.
+  // Removes the comparison's runs. The directory then has a training run and the result of a comparison with the former
+  // model in `small`. This result must not be returned.
   fs::remove_all(f.scratch / "run/comparison");
   put(f.scratch / "run/run.json", R"({"schema":"specdec.distill_run/1"})");
   f.run();

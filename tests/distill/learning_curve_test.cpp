@@ -46,7 +46,7 @@ TEST(LearningCurve, KeepsItsBounds) {
   EXPECT_LE(line.limit, 1);
   EXPECT_LT(line.at(1e9), 1);
   EXPECT_GT(line.at(64000), 0.9);
-  // The point with the larger weight counts more.
+  // The point with the larger weight counts more in the fit.
   const std::vector<CurvePoint> light = {{1000, 0.5, 1}, {4000, 0.6, 1}, {16000, 0.58, 1}};
   std::vector<CurvePoint> heavy = light;
   heavy[1].weight = 100;

@@ -158,7 +158,7 @@ class Stage:
         return ["env", "-i", *(f"{name}={value}" for name, value in values.items())]
 
     def inside(self, command, extra, network):
-        """Returns the command line that runs a command in the root, as process 1 of its own namespaces."""
+        """Returns the command line that runs a command in the root file system, as process 1 of its own namespaces."""
         spaces = ["unshare", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child"]
         return [
             *(spaces if network else [*spaces, "--net"]),

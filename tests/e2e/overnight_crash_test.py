@@ -369,7 +369,8 @@ def killed_while_training():
 
 
 def at_once(points, f):
-    """Calls f(*point) for all points in parallel threads. Returns the results in the order of the points."""
+    """Calls f(*arguments) for each entry of `points` in parallel threads. Returns the results in the order of
+    `points`."""
     with ThreadPoolExecutor(2 * os.cpu_count()) as pool:
         return list(pool.map(lambda point: f(*point), points))
 

@@ -75,7 +75,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   const ParsedLine line = parse_line(text, options);
   require(!line.rows.empty());
   for (const ParsedRow& row : line.rows) check(row);
-  if (bytes[0] & 128) {  // parses the text also as one half of a batch pair and as a document
+  if (bytes[0] & 128) {  // also as half of an OpenAI batch (request, reply) and as a document
     check(parse_batch_pair(
         text, R"({"custom_id":"a","response":{"body":{"choices":[{"message":{"role":"assistant","content":"a"}}]}}})",
         options));

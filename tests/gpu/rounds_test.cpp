@@ -116,7 +116,7 @@ class Batch {
   struct Figures {
     int64_t rounds = 0, tokens = 0, drafted = 0, accepted = 0;
     double seconds = 0;           // of all measured rounds together
-    double median_round = 0;      // median seconds of one round
+    double median_round = 0;      // median seconds of one round (step on the device)
     double median_on_device = 0;  // seconds from a round's first kernel to its last copy; 0 on fibers
   };
   Figures run(int k) {

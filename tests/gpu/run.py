@@ -250,7 +250,7 @@ LONGER = 10  # factor on the time limits if neither --first nor --second is give
 
 
 class Run:
-    """The results of the parts that have run so far, and the output file that contains them."""
+    """The results of the parts (test programs) that have run so far, and the output file that contains them."""
 
     def __init__(self, tree, out, call, seconds):
         self.tree, self.out, self.started = tree, out, time.monotonic()
@@ -283,7 +283,7 @@ class Run:
         return variables
 
     def end(self):
-        """Ends the part's process group, first by SIGTERM and then by SIGKILL."""
+        """Ends the process group of the running part (test program), first by SIGTERM and then by SIGKILL."""
         for sign in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(self.process.pid, sign)
