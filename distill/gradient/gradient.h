@@ -46,8 +46,8 @@ struct GradientSource {
   std::vector<int64_t> head_rows = {};  // divisors of a head's mean losses (count_rows()); empty = not given
   // Options of roll-outs: continuations that the draft itself generates from positions of the training rows (a decoder
   // draft only). `rows` are the training rows, to which Batch::row_index refers. `step` seeds the random numbers.
-  // `anchors` is the number of roll-outs over all ranks, the divisor of the mean loss at each depth; 0 = count those of
-  // the batches.
+  // `anchors` is the number of roll-outs over all ranks, the divisor of the mean loss at each draft position; 0 = count
+  // those of the batches.
   OnPolicyOptions on_policy = {};
   const std::vector<TokenRow>* rows = nullptr;
   int64_t step = 0, anchors = 0;

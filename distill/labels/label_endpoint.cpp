@@ -17,7 +17,8 @@ namespace specdec::distill {
 
 namespace {
 
-constexpr int64_t kRowsAhead = 256;  // limit of answered rows that are not written yet, because an earlier row is open
+// Labels are written in the order of the rows. At most this many labelled rows wait for an earlier row's labels.
+constexpr int64_t kRowsAhead = 256;
 constexpr int64_t kRefusedAtFirst = 8;  // the run fails if this many rows are refused before any is answered
 constexpr JsonLimits kReplyLimits{.max_bytes = size_t{256} << 20, .max_values = size_t{1} << 25};
 

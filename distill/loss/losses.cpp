@@ -220,8 +220,8 @@ at::Tensor floored_log_softmax(const at::Tensor& logits, const at::Tensor& tempe
 // draft's vocabulary. label [R, 1] is the column of each row's label.
 struct DeviceRows {
   at::Tensor log_p, log_q, label;
-  // [R, 1] each. mass is RowFigures::mass, counts is Compared::counts, labelled is 1 if the draft's vocabulary has the
-  // label, else 0.
+  // [R, 1] each. `mass` is the target's probability of the draft's vocabulary. `counts` is 1 if KL, RKL and JSD include
+  // the row, else 0. `labelled` is 1 if the draft's vocabulary has the label, else 0.
   at::Tensor mass, counts, labelled;
   at::Tensor temperature, weight;  // [R, 1]
 };

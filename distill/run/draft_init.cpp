@@ -19,8 +19,8 @@ namespace {
 constexpr int64_t kProbeTokens = 4096, kProbeBatchTokens = 2048, kProbeValues = int64_t{1} << 27;
 constexpr int64_t kLeastProbeRows = 4, kLeastCandidates = 2;
 // If the target has at least kDeep times as many layers as the draft, choose_layers() adds layers one by one to an
-// empty model. Otherwise it removes layers one by one from the target. Adding costs keep × total passes of shallow
-// models; removing costs total² / 2 passes of deep models.
+// empty model. Otherwise it removes layers one by one from the target. Adding k of n layers costs up to k · n passes of
+// shallow models; removing costs n² / 2 passes of deep models.
 constexpr int64_t kDeep = 4;
 
 using Layers = std::vector<int64_t>;
@@ -55,9 +55,9 @@ std::vector<Layers> candidates_to_remove(const Layers& kept) {
   return out;
 }
 
-// The plan of a layer search: `rounds` has the number of candidates of each round, `rows` is the number of probe rows,
-// `passes` the number of candidates in all rounds. plan_search() keeps rows · passes within `limit`
-// (LayerSearch::passes).
+// The plan of a layer search: `rounds` has the number of candidates (sets of layers) of each round, `rows` is the
+// number of training rows on which each candidate is measured, `passes` the number of candidates in all rounds.
+// plan_search() keeps rows · passes within `limit` (LayerSearch::passes).
 struct SearchPlan {
   std::vector<size_t> rounds;
   size_t rows = 0, passes = 0;

@@ -25,28 +25,28 @@ std::string differing_keys(const Json& a, const Json& b);
 Json to_json(const Evaluation& evaluation);
 Evaluation evaluation_from_json(const Json& object);  // throws Error(kData)
 
-// Returns the content of scores.json: the acceptance of each request in the verdict half of the held-out rows before
-// and after training; null without a target. --forecast and --compare use these scores to compare runs on the same
-// data.
+// Returns the content of scores.json: the acceptance of each held-out request before and after training; null without a
+// target. Only requests that judge the finished draft are included, not those that chose the checkpoint. --forecast and
+// --compare use these scores to compare runs on the same data.
 Json scores_json(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after);
 
 struct Outcome {
   Judgement judgement;
   Evaluation before, after;
   bool by_acceptance = true;
-  // Conversations of the verdict half that were measured, and all conversations of the verdict half. A time limit may
-  // be too short to measure all of them.
+  // The number of held-out conversations on which the finished draft was judged, and of all that were held out for
+  // judging. A time limit may be too short to measure all of them.
   int64_t verdict_conversations = 0, held_out_conversations = 0;
   int64_t selection_conversations = 0, selection_requests = 0;
-  bool taught_little = false;  // the run had fewer than kTeachingSteps steps and found no gain
+  bool taught_little = false;  // the run had fewer than kTeachingSteps steps and measured no gain
   DistillOptions asked;        // the options as the user gave them, for the suggested next command
   int64_t kept_step = 0;
   TrainingSummary training;
   Json search;      // record of the layer search for --draft prune:N, or null
-  Json vocabulary;  // result of vocab_coverage() for a reduced vocabulary, or null
+  Json vocabulary;  // share of the data's tokens that a reduced vocabulary covers, or null
   Json chosen;      // settings that the options left open (choose_settings)
   Json inputs, data_counts;
-  Json parts;          // result of describe_parts(); null without a target
+  Json parts;          // acceptance by position and by domain (describe_parts()); null without a target
   std::string device;  // "cpu", "cuda:0"
   int processes = 1;
   ComputeDtype compute = {"auto", ""};

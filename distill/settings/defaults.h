@@ -14,7 +14,7 @@ namespace specdec::distill {
 // the draft has learnt.
 double default_learning_rate(int64_t hidden_size, bool trained_before);
 
-// A verdict needs at least this many held-out conversations in the verdict half.
+// A verdict needs at least this many conversations among the held-out rows that judge the draft (verdict half).
 inline constexpr int64_t kMinVerdictConversations = 8;
 // A verdict needs at least this many held-out conversations in both halves together. Conversations go to the halves
 // (verdict and selection) alternately, the first one to the verdict half.
@@ -57,7 +57,7 @@ struct BatchShape {
 BatchShape batch_shape(int64_t step_tokens, int64_t vocab);
 
 // Shares of the run's time for choosing layers, for measuring the machine or a step, for answering held-out prompts,
-// for the first evaluation, and for each evaluation of the selection half.
+// for measuring the initial draft, and for each evaluation that chooses the checkpoint.
 inline constexpr double kLayerChoiceShare = 0.03, kTuningShare = 0.01, kContextsShare = 0.03,
                         kFirstEvaluationShare = 0.03, kSelectionShare = 0.01;
 // Estimated time per token of batched decoding divided by that of prefill. Decoding is slower because each step reads

@@ -58,7 +58,8 @@ struct DistillOptions {
   double epochs = 0;            // 0 = 3 epochs, unless steps or time are given
   double time_limit_seconds = 0;
   int64_t evaluate_every = 0;  // steps between evaluations; 0 = at most 10 evaluations over the run
-  // Rows of the selection half. 0 = 64, or fewer if one evaluation of 64 rows would take more than 1 % of the run.
+  // Number of held-out rows that choose the checkpoint (selection half). 0 = 64, or fewer if one evaluation of 64 rows
+  // would take more than 1 % of the run.
   int64_t evaluate_rows = 0;
   int64_t checkpoint_every = 0;  // steps between checkpoints; 0 = a checkpoint at each evaluation
   // An EAGLE-3 head is trained on this number of draft positions (training-time test). Position i, from 0, has the

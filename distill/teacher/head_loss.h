@@ -15,7 +15,7 @@ namespace specdec::distill {
 
 struct HeadLossInput {
   at::Tensor hidden;                 // [R, E] in the head's dtype: the rows in the loss, after the final norm
-  at::Tensor head;                   // [V, E], or [D, E] with `kept`: logits = hidden · headᵀ
+  at::Tensor head;                   // [V, E], or [D, E] for a draft with only D tokens: logits = hidden · headᵀ
   double soft_cap = 0;               // see DecoderConfig::final_soft_cap
   TargetRows target;                 // logits of the target at the same rows; empty if the loss is only ce
   at::Tensor labels;                 // [R] int64 on the CPU, see LossInput::labels

@@ -34,8 +34,8 @@ struct ContextOptions {
   int together = kAnswersTogether;  // number of rows decoded in one batch
 };
 
-// The target's answers to the prompts of both halves, in the order of the rows. An answer is empty if its prompt fills
-// the context, or if the time was over before the row was begun.
+// The target's answers to the held-out prompts of both halves (selection and verdict), in the order of the rows. An
+// answer is empty if its prompt fills the context, or if the time was over before the row was begun.
 struct HeldOutAnswers {
   std::vector<std::vector<int32_t>> selection, verdict;
 };

@@ -23,7 +23,7 @@ namespace specdec::distill {
 
 namespace {
 
-// Scores of the positions Batch::rows of a batch.
+// Scores of the answer positions (Batch::rows) of a batch.
 struct PositionScores {
   std::vector<float> overlap, agree, cross_entropy;
 };
@@ -113,7 +113,8 @@ std::vector<std::vector<size_t>> by_conversation(const std::vector<TokenRow>& ro
   return groups;
 }
 
-// Returns for each token of a row the index of its stretch of the answer (kAnswerStretchEnds).
+// Returns for each token of a row the index of its range of answer positions (tokens 1 to 16, 17 to 64, …;
+// kAnswerStretchEnds).
 std::vector<uint8_t> position_buckets(const TokenRow& row) {
   std::vector<uint8_t> out(row.tokens.size());
   int64_t position = 0;  // position in the answer, from 1; 0 outside answers
@@ -327,8 +328,8 @@ struct RowPart {
   int64_t tokens = 0;
 };
 
-// Returns the acceptance over one part of each row, such as a stretch of its answers. part_of(row) returns the figures
-// of this part; a row without a position in the part does not count.
+// Returns the acceptance over one part of each row, such as a range of answer positions. part_of(row) returns the
+// figures of this part; a row without a position in the part does not count.
 PartScore score_part(const std::string& name, const std::vector<std::vector<size_t>>& conversations,
                      const std::function<RowPart(size_t row)>& part_of) {
   PartScore out{name, {}, 0, 0, 0};

@@ -52,8 +52,8 @@ def read_rows(data):
 
 
 def batches(rows, tokens, seed):
-    """Yields batches of rows endlessly. Each epoch is shuffled; then the rows within each stretch of batches are sorted
-    by length."""
+    """Yields batches of rows endlessly. Each epoch is shuffled; then the rows of every STRETCH batches are sorted by
+    length."""
     draw = random.Random(seed)
     while True:
         order = list(range(len(rows)))

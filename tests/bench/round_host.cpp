@@ -1,5 +1,6 @@
-// Times the host's part of a round on a GPU: planning, describing, uploading and committing. Between two rounds a GPU
-// waits for this part. The kernels of this benchmark do nothing, and its device memory is host memory.
+// Times the host's part of a round (one step of drafting and verification on a GPU): planning, describing, uploading
+// and committing. Between two rounds a GPU waits for this part. The kernels of this benchmark do nothing, and its
+// device memory is host memory.
 //
 // Usage: round_host_bench [--layers N] [--draft-layers N] [--k K] [--context N] [--rounds N]
 //

@@ -30,7 +30,7 @@ from tiny_model import write_traffic  # noqa: E402
 
 
 class Maker:
-    """Replaces the Observer of tests/same_behaviour for the functions of that folder that this script calls. Has the
+    """Stands in for the Observer of tests/same_behaviour when this script calls functions of that folder. Has the
     scratch folder that these functions need, and a normaliser that replaces nothing."""
 
     class normaliser:

@@ -1,5 +1,5 @@
-// Measures the speed of the kernels: products of matrices, as shares of the bandwidth of copies, and the sampling of
-// vocabulary rows. The only assertion is that the figures are numbers.
+// Measures the speed of the kernels: products of matrices, as fractions of the bandwidth of a memory copy, and the
+// sampling of vocabulary rows. The only assertion is that the figures are numbers.
 #include "tests/gpu/speed.h"
 
 #include <gtest/gtest.h>
@@ -107,8 +107,9 @@ TEST(Speed, ProductsOfCodes) {
   }
 }
 
-// Times the sampling of vocabulary rows under common options. In a round, sampling follows every pass. The kernel turns
-// a row of logits into probabilities in place, so each call has its own rows, which are filled again before each round.
+// Times the sampling of vocabulary rows under common options; decoding samples after every pass. The kernel turns a row
+// of logits into probabilities in place, so each call has its own rows, which are filled again before each repetition
+// of the measurement.
 TEST(Speed, SamplingOfRows) {
   struct Options {
     const char* name;

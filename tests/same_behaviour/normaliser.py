@@ -80,7 +80,7 @@ class Normaliser:
 
     def any(self, file, text):
         """Normalises JSON (one object, one per line, or inside an HTML page) to sorted keys with one key per line, so
-        that a diff shows the key. In other texts only the learnt texts and the text rules apply."""
+        that a diff shows the key. In other texts only the texts given to learn() and the text rules are replaced."""
         if file.endswith(".html"):
             return self.text(
                 file,

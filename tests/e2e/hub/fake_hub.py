@@ -138,7 +138,7 @@ class FakeHub:
             repository, revision = file[1], file[2]
         else:
             return self._reply(to, 404)
-        if repository == "org/old-name":  # renamed
+        if repository == "org/old-name":  # this repository was renamed to org/tiny
             return self._reply(to, 307, {"Location": to.path.replace("org/old-name", "org/tiny")})
         repo = self.repositories.get(repository)
         allowed = to.headers.get("Authorization") == f"Bearer {self.token}"
