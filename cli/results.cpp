@@ -70,7 +70,7 @@ std::string results_document(const OrderedJson& by_hand) {
   results.add<monitor::CheckReport>({.commands = {"monitor check"}});
   describe_past_results(results);
   describe_baseline_result(results);
-  describe_loop_plan(results);
+  describe_loop_results(results);
   describe_init_result(results);
   describe_demo_result(results);
   describe_fetch_result(results);

@@ -8,22 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/schema/loop_state.h"
 
 namespace specdec::cli {
 
-// The inputs of a run. key() is a digest of target_id and logs, and names the run. The settings are not part of it, but
-// of the keys of the stages.
-struct RunInputs {
-  std::string target, target_id, target_commit;           // as given; fingerprint; commit of a hub name ("" = none)
-  std::string settings_sha256;                            // digest of the bytes of LOOP.toml
-  std::vector<std::pair<std::string, std::string>> logs;  // path, sha256
-  std::string key() const;
-};
-Json to_json(const RunInputs& inputs);
-
-// The verdict in state.json for a run that ended well.
-inline constexpr const char* kPromoted = "promoted";
+// The verdicts in state.json of a run that ended well and of one that has not ended. One that failed has "STAGE
+// failed".
+inline constexpr const char *kPromoted = "promoted", *kRunning = "running";
 
 // The end of one stage's process.
 struct StageEnd {
@@ -45,18 +36,17 @@ StageEnd stage_end(const std::string& stage, int exit_code, double seconds, cons
 // there is a checkpoint, the stage was killed and can be resumed: 75.
 int launched_exit_code(int launcher_code, const Json& printed, bool has_checkpoint);
 
-// state.json of one run (schema "specdec.loop/1"): the stages that succeeded, and the verdict. It is written before and
-// after each stage. A stage has a key, a digest of its settings and of the key of the stage before it. It is skipped
-// only if it succeeded with this key and its output still exists, so a changed setting repeats its own stage and those
-// after it.
+// The state of one run, which is written to its state.json before and after each stage. A stage has a key, a digest of
+// its settings and of the key of the stage before it. It is skipped only if it succeeded with this key and its output
+// still exists, so a changed setting repeats its own stage and those after it.
 class RunState {
  public:
   // Reads an existing state. If the state was written with other settings, its verdict is dropped. Throws Error(kData)
   // for a file that is not the state of this run.
-  RunState(std::filesystem::path directory, const RunInputs& inputs, int64_t now);
+  RunState(std::filesystem::path directory, const LoopInputs& inputs, int64_t now);
 
   const std::filesystem::path& directory() const { return directory_; }
-  const Json& json() const { return state_; }
+  const LoopState& state() const { return state_; }
   bool done(const std::string& stage, const std::string& key, const std::filesystem::path& output) const;
   // Returns whether the stage began earlier with another key, so that its output is useless.
   bool began_otherwise(const std::string& stage, const std::string& key) const;
@@ -71,7 +61,7 @@ class RunState {
   void finish(const std::string& verdict, int64_t now);
   void write() const;
   std::filesystem::path directory_;
-  Json state_;
+  LoopState state_;
 };
 
 // The facts about an earlier run that the next one needs.
@@ -95,7 +85,7 @@ std::vector<EarlierRun> earlier_runs(const std::filesystem::path& work);
 // the same target and settings that was interrupted after its data stage. Such a run keeps the logs that it began with,
 // because logs grow all the time and a run on the newest logs would have to start over. Returns nullopt if a new run is
 // needed.
-std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, const RunInputs& inputs);
+std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, const LoopInputs& inputs);
 
 // The reason why no run may start now. One reason is a verdict on the same inputs; `exit_code` is then the exit code of
 // that verdict. An inconclusive verdict (4) counts only during the cooldown. The other reason is a verdict on other
@@ -106,7 +96,7 @@ struct Refusal {
   int exit_code = 0;
   std::string reason;
 };
-std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInputs& inputs, double cooldown_s,
+std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const LoopInputs& inputs, double cooldown_s,
                                int64_t now);
 
 // Removes all runs except the newest `keep`, and the directories of runs that were killed before they wrote a state.
