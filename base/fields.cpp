@@ -234,6 +234,17 @@ void ValueReader::tuple(const char* form, FunctionRef<void(Fields&)> visit) {
 
 }  // namespace
 
+void Fields::number_if(const Key& key, bool present, std::optional<double>& x) {
+  Json value = x ? Json(*x) : Json();
+  json({key.name, key.text, present ? Presence::kDefaulted : Presence::kIfAny}, value, {{"type", {"number", "null"}}});
+  if (!reads()) return;
+  x.reset();
+  if (value.is_number())
+    x = value.get<double>();
+  else if (!value.is_null())
+    refuse(std::string(key.name) + ": expected a number or null");
+}
+
 Json json_of_fields(FunctionRef<void(Fields&)> visit) {
   ObjectWriter writer;
   visit(writer);

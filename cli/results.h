@@ -1,7 +1,5 @@
-// docs/results.json: the JSON Schema of every object that a command prints with --json. 81 of its 96 definitions are
-// made by tests/results/results_document.cpp from the fields that the code names where it prints them (base/fields.h).
-// The others are written by hand (docs/results.d/by_hand.json), because their JSON is put together part by part:
-// distill's result, forecast and comparison, the loop's state, doctor's GPUs, and the monitor's figure.
+// docs/results.json: the JSON Schema of every object that a command prints with --json. Its definitions are made by
+// tests/results/results_document.cpp from the fields that the code names where it prints them (base/fields.h).
 #pragma once
 
 #include <string>
@@ -47,13 +45,13 @@ void describe_demo_result(Results& results);
 void describe_doctor_result(Results& results);
 void describe_fetch_result(Results& results);
 void describe_init_result(Results& results);
-void describe_loop_plan(Results& results);
+void describe_loop_results(Results& results);
 void describe_package_results(Results& results);
 void describe_past_results(Results& results);
 void describe_store_results(Results& results);
 void describe_transfer_results(Results& results);
 
-// Returns the text of docs/results.json. `by_hand` has the definitions that no code generates yet.
-std::string results_document(const OrderedJson& by_hand);
+// Returns the text of docs/results.json.
+std::string results_document();
 
 }  // namespace specdec::cli

@@ -12,6 +12,7 @@
 #include "base/schema/package_manifest.h"
 #include "base/schema/validation_report.h"
 #include "base/verdict.h"
+#include "monitor/check_report.h"
 #include "monitor/facts/options.h"
 #include "monitor/facts/served_target.h"
 #include "monitor/read/source.h"
@@ -84,9 +85,9 @@ void keep(const Observation& observation, State& state);
 
 struct Judged {
   Verdict verdict = Verdict::kInconclusive;
-  std::string reason;     // one line
-  Json figure;            // the figure that the verdict was judged by: {name, value, limit, …}
-  std::string next = {};  // the command to run next
+  std::string reason;                   // one line
+  std::optional<MonitorFigure> figure;  // the figure that the verdict was judged by
+  std::string next = {};                // the command to run next
 };
 Judged judge(const CheckOptions& options, const Detector& detector, const ValidationReport& report,
              const Observation& observation);

@@ -120,9 +120,8 @@ class SourcesCheck {
     SourcesOutcome outcome;
     Judged& judged = outcome.judged;
     if (is_stale)
-      judged = {Verdict::kStaleTarget,
-                reading.served.stale,
-                {{"name", "target"}, {"value", facts_.target.id.substr(0, 12)}, {"limit", bound().id.substr(0, 12)}}};
+      judged = {Verdict::kStaleTarget, reading.served.stale,
+                MonitorFigure{"target", facts_.target.id.substr(0, 12), bound().id.substr(0, 12)}};
     else
       judged = judge(options_, reading.detector, facts_.report, reading.observation);
     judged.next = next_command(options_, judged.verdict);

@@ -7,6 +7,7 @@
 
 #include "base/fingerprint.h"
 #include "base/json.h"
+#include "base/schema/distill_report.h"
 #include "base/verdict.h"
 #include "distill/run/compute_dtype.h"
 #include "distill/run/draft_init.h"
@@ -30,6 +31,13 @@ Evaluation evaluation_from_json(const Json& object);  // throws Error(kData)
 // --compare use these scores to compare runs on the same data.
 Json scores_json(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after);
 
+// The acceptance of the held-out rows before and after training by position in the answer and by domain.
+struct PartFigures {
+  std::vector<DistillPart> by_position;  // without `before` if the initial draft was not measured
+  std::vector<DistillPart> by_domain;    // empty if no row has a domain
+};
+PartFigures part_figures(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after);
+
 struct Outcome {
   Judgement judgement;
   Evaluation before, after;
@@ -46,7 +54,7 @@ struct Outcome {
   Json vocabulary;  // share of the data's tokens that a reduced vocabulary covers, or null
   Json chosen;      // settings that the options left open (choose_settings)
   Json inputs, data_counts;
-  Json parts;          // acceptance by position and by domain (describe_parts()); null without a target
+  PartFigures parts;   // acceptance by position and by domain; empty without a target
   std::string device;  // "cpu", "cuda:0"
   int processes = 1;
   ComputeDtype compute = {"auto", ""};
@@ -54,11 +62,6 @@ struct Outcome {
   std::string started;
   double seconds = 0;
 };
-// Returns the acceptance of the held-out rows before and after training by position in the answer and by domain:
-// {"by_position": [{"name", "before", "after", "requests", "conversations", "tokens"}], "by_domain": [...]}. "before"
-// is null if the initial draft was not measured; "by_domain" is empty if no row has a domain.
-Json describe_parts(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after);
-
 // The facts about a finished run on which next_step() bases its suggestion.
 struct RunEnd {
   bool rising = false;  // the last measured checkpoint is the best one
@@ -72,9 +75,7 @@ struct NextStep {
 };
 NextStep next_step(Verdict verdict, const DistillOptions& asked, const RunEnd& end);
 
-// Returns the result object that docs/contract.md describes: schema, verdict, reason, acceptance or cross_entropy,
-// training, draft, inputs.
-Json result_json(const Outcome& outcome, const DistillOptions& options, const std::optional<Fingerprint>& draft);
+DistillReport report_of(const Outcome& outcome, const DistillOptions& options, const std::optional<Fingerprint>& draft);
 
 // Publishes the weights in `dtype` in OUT/draft with byte-for-byte copies of the target's tokenizer files, and
 // specdec.json unless `target` is empty.
