@@ -51,8 +51,8 @@ struct BenchResult {
   Json inputs;
   int64_t prompts = 0, answer_tokens = 0, rounds = 0;
   std::vector<BenchRow> rows;
-  // CPU use of other processes while the runs were timed, at the batch size at which other processes used the most CPU
-  // time. Only `busy` is about the smallest batch size, on which the verdict depends.
+  // CPU use of other processes while the runs were timed. machine.busy is that of the smallest batch size, on which the
+  // verdict depends; the other fields are of the batch size at which other processes used the most CPU time.
   MachineUse machine;
   std::vector<size_t> ranking;  // indices of rows: each draft's best at the smallest batch size, fastest first
   std::vector<std::string> notes;

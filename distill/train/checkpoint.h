@@ -1,6 +1,6 @@
 // Training checkpoints: RUN/checkpoints/step-XXXXXXXX/{config.json, model.safetensors, optimizer.safetensors,
 // state.json}. A checkpoint is written to a temporary directory and renamed; then its name is written to the file
-// `latest`. state.json holds the SHA-256 of the other files and of itself.
+// `latest`. state.json holds the SHA-256 of each other file, and that of its own content without this digest.
 #pragma once
 
 #include <cstdint>

@@ -92,10 +92,10 @@ std::vector<double> places(const Rows& rows) {
   return at;
 }
 
-// Finds two groups of values, one of them at 0. Returns the share of the second group, or 0 if the groups are not
-// clearly apart. The groups are those of the best split (least squares); each has at least a tenth of the values, and
-// at least two. "Clearly apart" means Ashman's D = √2 |μ₁ − μ₂| / √(σ₁² + σ₂²) ≥ 4 (Ashman, Bird, Zepf, AJ 1994, ask
-// for 2; a normal distribution cut in the middle has 2.7).
+// Splits the values into two groups, one of which lies at 0, by least squares. Each group has at least a tenth of the
+// values, and at least two. Returns the share of the values in the group that does not lie at 0, or 0 if the groups are
+// not clearly apart: Ashman's D = √2 |μ₁ − μ₂| / √(σ₁² + σ₂²) must be at least 4 (Ashman, Bird, Zepf, AJ 1994, ask for
+// 2; the halves of a normal distribution have 2.6).
 double second_group(std::vector<double> x) {
   constexpr double kApart = 4, kAtZero = 0.35;
   std::sort(x.begin(), x.end());

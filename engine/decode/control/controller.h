@@ -125,11 +125,11 @@ class KController {
   // cost of verifying k tokens. A round on a device verifies all planned rows even if drafting stops early, so it
   // ignores v (draft_levels.cpp).
   void stop_rule(int batch, int levels, StopRule& out) const;
-  // Learns from the verified step. `overlaps` has one value per reached position; `confidences` is as in
-  // StopRule::stops(); ratios[i] = min(1, p/q) of the token drafted at reached position i. If the verification rule
-  // accepts with another probability than the overlap, as for trees, `overlaps` and `ratios` are 1 for accepted and 0
-  // for rejected tokens. From `confidences` and `ratios` the controller learns P(accepted | confidence); they may be
-  // empty.
+  // Learns from the verified step. overlaps[i] = Σ min(p, q) at the reached draft position i, which is the probability
+  // that a token drafted there is accepted. ratios[i] = min(1, p/q) of the token that was drafted there. `confidences`
+  // is as in StopRule::stops(). If the verification rule accepts with other probabilities, as for trees, `overlaps` and
+  // `ratios` are 1 for accepted and 0 for rejected tokens. From `confidences` and `ratios` the controller learns
+  // P(accepted | confidence); both may be empty.
   void observe(int drafted, int accepted, const std::vector<double>& overlaps, std::span<const double> confidences = {},
                std::span<const double> ratios = {});
   double expected_overlap(int position) const;
