@@ -182,6 +182,8 @@ TEST_F(Scraped, APageThatNamesAnotherTargetIsBelieved) {
 TEST_F(Scraped, ItSaysHowManyScrapesWereJudged) {
   CheckResult r = scrape(1000, 0.7);
   EXPECT_NE(r.reason.find("0 of 10 scrapes judged"), std::string::npos) << r.reason;
+  EXPECT_EQ(r.json["figure"].dump(),
+            R"({"acceptance":null,"expected":null,"limit":10,"name":"scrapes","tested_tokens":0.0,"value":0})");
   for (int i = 0; i < 6; ++i) r = scrape(1000, noisy(0.7));
   EXPECT_EQ(r.verdict, Verdict::kInconclusive);
   EXPECT_NE(r.reason.find("6 of 10 scrapes judged: acceptance 0.7"), std::string::npos) << r.reason;
