@@ -78,6 +78,9 @@ __device__ Eight load(const uint16_t* row, int64_t at, int64_t n) {
 template <class... Parameters, class... Arguments>
 int launch(Stream stream, dim3 blocks, unsigned threads, size_t shared, void (*kernel)(Parameters...),
            Arguments... arguments) {
+  constexpr unsigned kMostX = 0x7fffffffu, kMostOthers = 0xffffu;  // blocks of a grid, on all GPUs
+  if (blocks.x > kMostX || blocks.y > kMostOthers || blocks.z > kMostOthers)
+    return static_cast<int>(cudaErrorInvalidValue);
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = dim3(threads);

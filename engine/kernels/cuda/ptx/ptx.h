@@ -19,6 +19,13 @@ inline __device__ void* shared_memory() {
   return specdec_shared_memory;
 }
 
+// Returns a pointer to global memory. The compiler would not know where a mere number points to, and choose slower
+// instructions.
+template <class T>
+__device__ T* global_memory(uint64_t address) {
+  return static_cast<T*>(__cvta_global_to_generic(address));
+}
+
 // Begins to copy 16 bytes from global memory to shared memory, both aligned to 16 bytes, without keeping them in the
 // first-level cache. Without `reads`, zeros are written and `from` is not read. The bytes are there once
 // wait_for_copies() has returned to this thread, and for the other lanes of its warp after a __syncwarp().

@@ -13,6 +13,10 @@
 namespace specdec::kernels::cuda {
 
 inline void* shared_memory() { return fibers::dynamic_shared(); }
+template <class T>
+T* global_memory(uint64_t address) {
+  return reinterpret_cast<T*>(address);
+}
 
 // The copies to shared memory that a thread has begun. A GPU may do them at any time until they are waited for: here
 // half are done at once, and the others when they must be.
