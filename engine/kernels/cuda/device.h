@@ -72,6 +72,19 @@ __device__ Eight load(const uint16_t* row, int64_t at, int64_t n) {
   return out;
 }
 
+// Loads the numbers [at, at + 8) of a row of n, widened; those beyond n are zero. kVectors as above.
+template <bool kVectors, class T>
+__device__ void load_numbers(const T* row, int64_t at, int64_t n, float (&out)[8]) {
+  if constexpr (sizeof(T) == 2) {
+    const Eight all = load<kVectors>(reinterpret_cast<const uint16_t*>(row), at, n);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] = widen(number_of_bits<T>(static_cast<unsigned short>(all[i])));
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] = at + i < n ? widen(row[at + i]) : 0.0f;
+  }
+}
+
 // Launches a kernel with `shared` bytes of shared_memory() and returns the error code. It calls the runtime's function
 // instead of using the <<<>>> syntax, so that a plain C++ compiler can also compile the kernels, for tests without a
 // GPU.
