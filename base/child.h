@@ -14,7 +14,7 @@ namespace specdec {
 struct ChildStart {
   std::vector<std::string> argv;                                      // argv[0] is the program's path
   std::vector<std::pair<std::string, std::string>> environment = {};  // added to the parent's environment
-  int out = -1, err = -1;      // descriptors for its stdout and stderr, -1 = the parent's
+  int out = -1, err = -1;      // descriptors for the child's stdout and stderr, -1 = the parent's
   int keep = -1;               // a descriptor that stays open in the child, -1 = none
   std::string directory = {};  // the child's working directory, "" = the parent's
   bool outlives_us = false;    // true: has its own process group; false: gets SIGTERM when the parent ends

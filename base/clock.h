@@ -12,7 +12,7 @@ namespace specdec {
 class Clock {
  public:
   virtual ~Clock() = default;
-  virtual double seconds() const = 0;        // monotonic
+  virtual double seconds() const = 0;        // time of a monotonic clock
   virtual int64_t unix_seconds() const = 0;  // wall clock
 };
 

@@ -66,7 +66,7 @@ ConfinedChild::ConfinedChild(const ChildLimits& limits, const std::function<void
     confine(limits, space);
     try {
       work(ends[1]);
-    } catch (...) {  // the parent notices that the pipe ends too early
+    } catch (...) {  // ends the child; the parent notices that the pipe ends too early
     }
     _exit(0);
   }

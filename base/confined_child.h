@@ -11,7 +11,7 @@ namespace specdec {
 
 struct ChildLimits {
   uint64_t memory_bytes = 512u << 20;     // address space that the child may use beyond the parent's at the fork
-  int cpu_seconds = 0, wall_seconds = 0;  // 0 = no limit
+  int cpu_seconds = 0, wall_seconds = 0;  // limits of CPU time and of wall-clock time; 0 = no limit
 };
 
 class ConfinedChild {
@@ -37,9 +37,9 @@ class ConfinedChild {
   int pid_ = -1, pipe_ = -1;
 };
 
-// Applies `limits` to the calling process, which must be a child. The process may use at most `space` + memory_bytes of
-// address space. Signals such as SIGSEGV, SIGXCPU and SIGPIPE get their default action, SIGINT and SIGTERM are ignored,
-// and stderr goes to /dev/null.
+// Applies `limits` to the calling process, which must be a child. The process may use at most `space` +
+// limits.memory_bytes bytes of address space. Signals such as SIGSEGV, SIGXCPU and SIGPIPE get their default action,
+// SIGINT and SIGTERM are ignored, and stderr goes to /dev/null.
 void confine(const ChildLimits& limits, uint64_t space);
 uint64_t address_space_bytes();  // bytes of address space that this process has
 

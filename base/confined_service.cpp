@@ -83,7 +83,7 @@ bool pass(int socket, int descriptor) {
   return sent == 1;
 }
 
-// Receives a descriptor. Returns -1 if the other end is closed.
+// Receives a descriptor over a socket. Returns -1 if the process at the other end has closed the socket.
 int passed(int socket) {
   DescriptorMessage in;
   ssize_t received = -1;
@@ -115,7 +115,7 @@ void allow_time(int cpu_seconds) {
       const bool leaves = address_space_bytes() > space + limits.memory_bytes / 4;
       if (!send_message(socket, {0, leaves}, answer) || leaves) break;
     }
-  } catch (...) {  // the caller notices that the socket is closed too early
+  } catch (...) {  // ends the worker; the caller notices that the socket closes without an answer
   }
   _exit(0);
 }

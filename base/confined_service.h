@@ -31,8 +31,8 @@ class ConfinedService {
   // be started.
   std::optional<std::string> ask(std::string_view job);
 
-  // Returns false once the keeper has been killed, by the system or by hand, so that no more workers can be started.
-  // Thread-safe.
+  // Returns false once the keeper process, which forks the workers, has been killed, so that no more workers can be
+  // started. Thread-safe.
   bool works() const;
 
   const ChildLimits& limits() const { return limits_; }
@@ -44,8 +44,8 @@ class ConfinedService {
 
   const ChildLimits limits_;
   const size_t most_;
-  int keeper_ = -1;  // process id of the keeper
-  int orders_ = -1;  // socket to the keeper
+  int keeper_ = -1;  // process id of the keeper, which forks the workers
+  int orders_ = -1;  // socket on which the keeper receives the sockets of new workers
   std::mutex mutex_;
   std::condition_variable freed_;
   std::vector<int> idle_;  // sockets of workers that wait for a job

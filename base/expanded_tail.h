@@ -1,4 +1,4 @@
-// The tail probability to give to bootstrap() (base/statistics.h) for intervals over few units.
+// The tail probability to give to bootstrap() (base/statistics.h) for intervals over few units (conversations).
 #pragma once
 
 #include <cmath>

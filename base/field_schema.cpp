@@ -127,7 +127,9 @@ class TupleSchema final : public Fields {
   void schema(const std::string&, int) override {}
   void write_to(OrderedJson& array) const {
     std::set<std::string> types;
-    for (const OrderedJson& item : items_) types.insert(item["type"]);
+    for (const OrderedJson& item : items_)
+      for (const OrderedJson& type : item["type"].is_array() ? item["type"] : OrderedJson::array({item["type"]}))
+        types.insert(type);
     if (types.contains("number")) types.erase("integer");
     array["items"] = {{"type", types.size() == 1 ? OrderedJson(*types.begin()) : OrderedJson(types)}};
     array["minItems"] = items_.size();

@@ -93,7 +93,7 @@ void ValueWriter::tuple(const char*, FunctionRef<void(Fields&)> visit) {
 class ValueReader final : public Value {
  public:
   explicit ValueReader(ErrorKind kind) : kind_(kind) {}
-  // In errors the value is named by `where`, followed by its key or its index in an array.
+  // Sets the value to read. An error names the value by `where`, followed by its key or by its index in an array.
   void read_from(const Json& from, const std::string& where, const char* key, std::optional<size_t> item = {}) {
     from_ = &from, where_ = &where, key_ = key, item_ = item;
   }
@@ -233,6 +233,17 @@ void ValueReader::tuple(const char* form, FunctionRef<void(Fields&)> visit) {
 }
 
 }  // namespace
+
+void Fields::number_if(const Key& key, bool present, std::optional<double>& x) {
+  Json value = x ? Json(*x) : Json();
+  json({key.name, key.text, present ? Presence::kDefaulted : Presence::kIfAny}, value, {{"type", {"number", "null"}}});
+  if (!reads()) return;
+  x.reset();
+  if (value.is_number())
+    x = value.get<double>();
+  else if (!value.is_null())
+    refuse(std::string(key.name) + ": expected a number or null");
+}
 
 Json json_of_fields(FunctionRef<void(Fields&)> visit) {
   ObjectWriter writer;

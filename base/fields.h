@@ -87,12 +87,18 @@ class Fields {
   void operator()(const Key& key, std::map<K, T>& x, const MapRule& limits, const Rule&... rule) {
     field(key, x, limits, rule...);
   }
+  template <class K, class T>
+  void operator()(const Key& key, std::optional<std::map<K, T>>& x, const MapRule& limits) {
+    field(key, x, limits);
+  }
   void digest(const Key& key, std::string& x, bool may_be_empty = false) {
     if (Value* v = at(key, x.empty())) v->digest(x, may_be_empty);
   }
   void json(const Key& key, Json& x, const Json& schema = {{"type", "object"}}) {
     if (Value* v = at(key, x.is_null() || x.empty())) v->json(x, schema);
   }
+  // A number, or null if it is not known. The field is left out unless `present`.
+  void number_if(const Key& key, bool present, std::optional<double>& x);
   // A field whose value is one of `words`: a string, or an enum with a name for each value. An error lists the words.
   void one_of(const Key& key, std::string& x, const std::vector<const char*>& words) {
     if (Value* v = at(key, x.empty())) v->word(x, words);
@@ -124,7 +130,11 @@ class Fields {
     if (!present) present = true;
     v->object(visit);
   }
-  // A list of objects that are written as arrays; `form` names the items of such an array, such as "[low, high, k]".
+  // An object that is written as an array; `form` names its items, such as "[low, high, k]".
+  void row(const Key& key, const char* form, FunctionRef<void(Fields&)> visit) {
+    if (Value* v = at(key, false)) v->tuple(form, visit);
+  }
+  // A list of such objects.
   template <Visited T>
   void rows(const Key& key, std::vector<T>& x, const char* form, size_t most) {
     if (Value* v = at(key, x.empty()))

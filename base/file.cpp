@@ -97,7 +97,8 @@ auto build_directory(const fs::path& tmp, Fill fill, Publish publish) {
     try {
       remove_tree(tmp);
     } catch (const Error&) {
-      // Ignored: the first error is thrown again, and remove_partials() removes the directory later.
+      // A failure to remove `tmp` is ignored: the first error is thrown below, and remove_partials() removes `tmp`
+      // later.
     }
     throw;
   }
@@ -434,7 +435,7 @@ void replace_directory(const fs::path& given, const std::function<void(const fs:
         for (;;) {
           int error = rename_with(tmp, destination, RENAME_NOREPLACE);
           if (error == EEXIST) error = rename_with(tmp, destination, RENAME_EXCHANGE);
-          if (error == ENOENT && fs::exists(tmp)) continue;  // `destination` was removed between the two calls
+          if (error == ENOENT && fs::exists(tmp)) continue;  // `destination` was removed after the first rename
           if (error) io_error(destination, "cannot publish (the file system must support renameat2)", error);
           break;
         }

@@ -21,8 +21,8 @@ namespace specdec {
 namespace fs = std::filesystem;
 
 // While an object of this class exists, files that this thread creates can be read by others as far as the umask allows
-// (at most 0664 and 0775, so never writable by everyone). Used for stores and packages, the hub's cache, files for a
-// repository, and metrics for an exporter.
+// (files get at most 0664 and directories 0775, so nobody outside the group can write). Used for stores and packages,
+// the hub's cache, files for a repository, and metrics for an exporter.
 class PublicFiles {
  public:
   PublicFiles();

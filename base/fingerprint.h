@@ -23,7 +23,7 @@ namespace specdec {
 //   the digest of the name.
 // * id: {"config", "header", "tokenizer", "weights"}.
 struct Fingerprint {
-  // Tier 1: config.json, generation_config.json, quantisation (canonical JSON, files sorted by name).
+  // Tier 1: digest of config.json, generation_config.json, quantisation (canonical JSON, files sorted by name).
   std::string config;
   std::string tokenizer;  // tier 1: tokenizer.json and chat template bytes
   std::string header;     // tier 2: (name, dtype, shape) of every tensor, sorted
@@ -36,12 +36,12 @@ struct Fingerprint {
 // Computes the fingerprint of a model directory. Throws Error(kModel) if a file is malformed or tokenizer.json is
 // missing.
 Fingerprint fingerprint_model(const std::filesystem::path& directory);
-std::string tokenizer_digest(const std::filesystem::path& directory);  // only Fingerprint::tokenizer
+std::string tokenizer_digest(const std::filesystem::path& directory);  // computes only Fingerprint::tokenizer
 // Reading fails if a value is not a digest, or if the id does not match the other four digests.
 void visit_fields(Fields& f, Fingerprint& fingerprint);
 Json to_json(const Fingerprint& fingerprint);
 Fingerprint fingerprint_from_json(const Json& object, const std::string& where, ErrorKind kind = ErrorKind::kData);
-// Returns which tiers differ ("weights", "tokenizer, weights", …), "" if they are equal.
+// Returns which tiers of two fingerprints differ ("weights", "tokenizer, weights", …), "" if they are equal.
 std::string differing_tiers(const Fingerprint& a, const Fingerprint& b);
 
 }  // namespace specdec

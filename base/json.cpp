@@ -92,7 +92,7 @@ class Builder final : public nlohmann::json_sax<Json> {
 
   int max_depth_;
   size_t max_values_;
-  size_t max_keys_;  // per object
+  size_t max_keys_;  // limit of the keys of one object
   size_t values_ = 0;
   std::vector<Json*> stack_;  // open containers; a pointer stays valid while its container is open
   Json* slot_ = nullptr;      // where the value of the last key goes

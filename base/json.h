@@ -82,8 +82,8 @@ const Json& json_object(const Json& object, const char* key, size_t max_items, c
 inline constexpr int64_t kMaxCount = int64_t{1} << 50;
 std::map<std::string, int64_t> json_counts(const Json& object, const char* key, const std::string& where,
                                            ErrorKind kind);
-// Returns the SHA-256 digest under `key`: 64 lower-case hexadecimal digits, or "" if `may_be_empty` and it is missing
-// or empty.
+// Returns the SHA-256 digest under `key`: 64 lower-case hexadecimal digits, or "" if `may_be_empty` is true and the
+// digest is missing or empty.
 std::string json_digest(const Json& object, const char* key, bool may_be_empty, const std::string& where,
                         ErrorKind kind);
 bool is_sha256_hex(std::string_view text);

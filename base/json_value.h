@@ -39,11 +39,11 @@ using Words = std::span<const char* const>;
 
 struct ListRule {
   size_t most = size_t{1} << 20;
-  bool numbered = false;  // errors name the item: "shards[3]"
+  bool numbered = false;  // true: errors name an item by its index, "shards[3]"
 };
 struct MapRule {
   size_t most = 65536;
-  bool numbers = false;  // the keys are positive integers
+  bool numbers = false;  // true: the keys must be positive integers
 };
 
 class Fields;

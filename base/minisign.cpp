@@ -16,8 +16,8 @@ namespace specdec {
 namespace {
 
 constexpr size_t kSignatureBytes = 64, kIdBytes = 8, kKeyBytes = 32;
-constexpr uint64_t kMaxScryptBytes = uint64_t{2} << 30;       // minisign's own keys need 1 GiB
-constexpr uint64_t kMaxScryptOperations = uint64_t{1} << 27;  // minisign's own keys need 2^25, a second or two
+constexpr uint64_t kMaxScryptBytes = uint64_t{2} << 30;  // limit of scrypt's memory; minisign's own keys need 1 GiB
+constexpr uint64_t kMaxScryptOperations = uint64_t{1} << 27;  // limit; minisign's own keys need 2^25 (a second or two)
 
 using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
 using Context = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
@@ -80,7 +80,7 @@ uint64_t little_endian(std::string_view bytes) {
 }
 
 struct ScryptLimits {
-  uint64_t operations, memory;  // memory: in bytes
+  uint64_t operations, memory;  // the two limits of scrypt; memory in bytes
 };
 
 // Returns the key stream of crypto_pwhash_scryptsalsa208sha256. As in libsodium, N and p follow from the two limits,

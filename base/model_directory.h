@@ -22,8 +22,8 @@ struct ResolvedModel {
   // The commit if the model, or the package's target, was given by hub name; else empty.
   std::string hub_commit;
   std::shared_ptr<const DirectoryLock> hold = {};  // keeps a package from being removed; null for other models
-  // The package's verified files; the files of a stale target are left out. Call verified->require_unchanged() after
-  // loading. Null if the model is not a package.
+  // The package's verified files; the target's files are left out if `stale_reason` is set. Call
+  // verified->require_unchanged() after loading. Null if the model is not a package.
   std::shared_ptr<const VerifiedFiles> verified = {};
 };
 // Resolves `argument`, which is one of:

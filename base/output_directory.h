@@ -18,7 +18,7 @@ struct ResultFile {
 struct OutputRule {
   std::string flag;                 // for messages, such as "--out"
   std::string command;              // for messages, such as "specdec validate"
-  std::vector<ResultFile> results;  // any of them marks an earlier result; none = the directory must be new or empty
+  std::vector<ResultFile> results;  // one of these files marks an earlier result; empty = only a new or empty directory
   // Only for a command that replaces the whole directory: returns whether the command writes files of this name. A
   // directory with a file of another name is refused, because that file would be lost. Empty for a command that
   // replaces only its own files.

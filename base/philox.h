@@ -9,7 +9,7 @@
 
 namespace specdec {
 
-// Replaces the counter by its random numbers under `key`.
+// Replaces `counter` by the four random numbers that Philox computes from it and `key`.
 inline SPECDEC_ANY_CODE void philox_rounds(uint32_t (&counter)[4], const uint32_t (&key)[2]) {
   uint32_t low = key[0], high = key[1];
   for (int round = 0; round < 10; ++round) {
@@ -28,7 +28,8 @@ inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::
   return {block[0], block[1], block[2], block[3]};
 }
 
-// Returns element `index` of stream `stream` under `seed`, uniform in the open interval (0, 1) with 53 bits.
+// Returns element `index` of the random-number stream `stream` for `seed`, uniform in the open interval (0, 1) with 53
+// bits.
 inline SPECDEC_ANY_CODE double philox_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
   uint32_t r[4] = {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(stream),
                    static_cast<uint32_t>(stream >> 32)};
@@ -37,8 +38,8 @@ inline SPECDEC_ANY_CODE double philox_uniform(uint64_t seed, uint64_t stream, ui
   return (static_cast<double>(bits) + 0.5) * 0x1.0p-53;
 }
 
-// A cursor over one stream. It is deliberately no UniformRandomBitGenerator, because std:: distributions differ by
-// library.
+// Returns the random numbers of one stream one after the other. It is deliberately no UniformRandomBitGenerator,
+// because std:: distributions differ by library.
 class PhiloxStream {
  public:
   PhiloxStream(uint64_t seed, uint64_t stream, uint64_t index = 0) : seed_(seed), stream_(stream), index_(index) {}

@@ -10,8 +10,8 @@ namespace specdec {
 
 struct Progress {
   std::string stage;   // "distill", "alpha", …; "" ends the last stage without printing a line
-  double done = 0;     // measured in `unit`
-  double total = 0;    // 0 = unknown
+  double done = 0;     // amount of work done, in `unit`
+  double total = 0;    // amount of work of the whole stage, in `unit`; 0 = unknown
   std::string unit;    // "steps", "requests", "s"
   std::string detail;  // "loss 2.31 · acceptance 0.64", may be empty
 };

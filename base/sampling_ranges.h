@@ -10,8 +10,8 @@ namespace specdec {
 
 struct NumberRange {
   double low = 0, high = 0;
-  bool below_high = false;  // high itself is not allowed
-  bool or_zero = false;     // 0 is allowed although it is below low
+  bool below_high = false;  // true: `high` itself is not allowed
+  bool or_zero = false;     // true: 0 is allowed although it is below `low`
 
   // Returns false for NaN, because its comparisons are false.
   constexpr bool contains(double x) const {

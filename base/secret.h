@@ -21,13 +21,13 @@ class Secret {
  private:
   std::string text_;
 };
-std::ostream& operator<<(std::ostream& out, const Secret& secret);  // prints "***", or "" if it is empty
+std::ostream& operator<<(std::ostream& out, const Secret& secret);  // prints "***", or "" if the secret is empty
 void to_json(nlohmann::json& json, const Secret& secret);
 
 // A URL that is shown as "http://***@host:9090/metrics?***". A query is hidden, except a Prometheus selector alone
 // ("?match={…}"), which is shown because it distinguishes sources. For a webhook (kHost) only the host is shown,
-// because the path is the secret. A URL without a plain host is shown as "http://***". Text without "://" is a path or
-// a name and is shown whole.
+// because the path is the secret. A URL whose host cannot be told from a user name or password is shown as
+// "http://***". Text without "://" is a path or a name and is shown whole.
 class SecretUrl {
  public:
   enum class Shows { kPath, kHost };

@@ -32,8 +32,8 @@ double quantile(std::vector<double> x, double q) {
 
 namespace {
 
-// Capitals are kept at or above this value, because smaller numbers would become denormal, which processors multiply
-// slowly.
+// The capitals of a ConfidenceSequence (products over all values seen) are kept at or above this value. Smaller numbers
+// would become denormal, which processors multiply slowly.
 constexpr double kLeastCapital = 1e-200;
 
 double bounded(double x) {
@@ -68,8 +68,9 @@ ConfidenceSequence::ConfidenceSequence(const ConfidenceOptions& options)
   down_ = up_;
   for (const double stake : options.stakes)
     for (size_t i = 0; i < candidates; ++i) {
-      // The bet would be infinite at m = 0 or m = 1, so its divisor is at least 1e-9. This cannot change the interval,
-      // because each end of the interval lies one candidate outside the candidates that remain.
+      // The bet on the candidate mean m is stake/m or stake/(1 − m), which is infinite at m = 0 or m = 1. So its
+      // divisor is at least 1e-9. This cannot change the interval, because each end of the interval is the first
+      // refuted candidate on its side, or 0 or 1.
       bet_up_.push_back(stake / std::max(static_cast<double>(i) * step_, 1e-9));
       bet_down_.push_back(stake / std::max(1 - static_cast<double>(i) * step_, 1e-9));
     }
@@ -85,7 +86,8 @@ double ConfidenceSequence::capital(const std::vector<double>& of, size_t candida
 void ConfidenceSequence::observe(double value) {
   const double x = bounded(value);
   const size_t candidates = static_cast<size_t>(options_.breaks) + 1, constant = bet_up_.size();
-  // With λ = stake/m, 1 + λ(x − m) = 1 − stake + λx. With λ' = stake/(1 − m), 1 − λ'(x − m) = 1 − stake + λ'(1 − x).
+  // A capital is multiplied by 1 + λ(x − m) or by 1 − λ'(x − m). With λ = stake/m, 1 + λ(x − m) = 1 − stake + λx. With
+  // λ' = stake/(1 − m), 1 − λ'(x − m) = 1 − stake + λ'(1 − x).
   for (size_t bet = 0; bet < options_.stakes.size(); ++bet) {
     const size_t from = bet * candidates;
     grow(std::span(up_).subspan(from, candidates), &bet_up_[from], 1 - options_.stakes[bet], x);
@@ -106,8 +108,8 @@ void ConfidenceSequence::observe(double value) {
     const double centre = regular_sum_ / (t + 1);
     squares_ += (x - centre) * (x - centre);
   }
-  // As m grows, up(m) falls and down(m) rises, so the candidates that remain form a range [first, last), possibly
-  // empty.
+  // As the candidate mean m grows, its capital up(m) falls and down(m) rises, so the candidates that are not refuted
+  // form a range [first, last), possibly empty.
   size_t first = 0, last = candidates;
   for (size_t end = candidates; first < end;) {
     const size_t middle = (first + end) / 2;

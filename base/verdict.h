@@ -11,7 +11,7 @@
 namespace specdec {
 
 enum class Verdict {
-  // The first six are validate's; bench and monitor use some of them, too.
+  // The first six verdicts are those of validate; bench and monitor use some of them, too.
   kPass,
   kFail,
   kNotLossless,

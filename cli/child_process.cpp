@@ -77,7 +77,7 @@ class LineCutter {
   void add(std::string_view text) {
     for (std::string_view rest = text; !rest.empty();) {
       const ssize_t n = ::write(file_, rest.data(), rest.size());
-      if (n < 0 && errno != EINTR) break;  // drops the rest: a full disk must not stop the child
+      if (n < 0 && errno != EINTR) break;  // drops the unwritten text: a full disk must not stop the child
       rest.remove_prefix(static_cast<size_t>(std::max<ssize_t>(n, 0)));
     }
     line_ += text;
@@ -89,7 +89,7 @@ class LineCutter {
   }
 
  private:
-  static constexpr size_t kMostBytes = 1 << 20;  // longest line that is kept
+  static constexpr size_t kMostBytes = 1 << 20;  // longest line that is passed on, in bytes
   int file_;
   const std::function<void(const std::string&)>& on_line_;
   std::string line_;

@@ -13,9 +13,9 @@
 namespace specdec::cli {
 
 struct ChildResult {
-  int exit_code = 0;   // 128 + signal if it was killed
-  std::string output;  // its stdout, at most 64 MiB
-  bool late = false;   // true: it was killed because it had not ended in time
+  int exit_code = 0;   // 128 + signal if a signal killed the program
+  std::string output;  // the program's stdout, at most 64 MiB
+  bool late = false;   // true: the program was killed because it had not ended in time
 };
 
 // Where the stderr of a child goes.

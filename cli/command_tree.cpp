@@ -11,7 +11,7 @@ namespace specdec::cli {
 
 namespace {
 
-// The end of a value's name that marks a comma-separated list which the flag parses itself.
+// If the name of a flag's value ends with this suffix, as in "K,...", the value is a comma-separated list.
 constexpr char kListMark[] = ",...";
 
 // Returns whether the user types the word as it is, in contrast to a placeholder such as FILE or cuda:I.

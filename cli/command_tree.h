@@ -13,7 +13,7 @@ class App;
 
 namespace specdec::cli {
 
-// Names a positional argument that is a command of the program.
+// The value name of a positional argument that is a command of the program, as in `specdec help COMMAND`.
 inline constexpr char kCommandName[] = "COMMAND";
 
 // The files that a shell offers for a value. If a value may be a directory or a file, kFiles applies, because shells
@@ -23,12 +23,12 @@ enum class Offer { kNone, kDirectories, kFiles };
 struct Argument {
   std::vector<std::string> names;  // "--out", "-v"; a positional argument has one name without dashes
   bool positional = false, required = false;
-  bool repeats = false;  // may be given several times, or with several values
-  bool is_list = false;  // its value is a comma list
+  bool repeats = false;  // true: may be given several times, or with several values
+  bool is_list = false;  // true: the value is a comma-separated list
   std::string type;      // "flag" (no value), "integer", "number" or "text"
   std::string value;     // name of the value, as --help shows it: "DIR", "holdout|train|all"
   std::vector<std::string> choices = {};
-  bool only_choices = false;  // no other value than `choices` is allowed
+  bool only_choices = false;  // true: the value must be one of `choices`
   Offer offer = Offer::kNone;
   std::string help, group, default_value;
   bool takes_value() const { return type != "flag"; }

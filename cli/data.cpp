@@ -1,4 +1,5 @@
-// Defines `specdec data ingest | stats | audit`; cli/data_regenerate.cpp and cli/data_label.cpp define the other two.
+// Defines `specdec data ingest | stats | audit`; cli/data_regenerate.cpp and cli/data_label.cpp
+// define `regenerate` and `label`.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -56,9 +57,9 @@ void print_left_out(const data::IngestReport& report, const std::string& out) {
     if (n) std::printf("dropped  %8lld %s\n", static_cast<long long>(n), why);
 }
 
-// Returns the command to run next. Usually it trains a draft on this data. If that training could reach no verdict, it
-// is this ingestion again with more held-out conversations. Returns "" if there is nothing to train on, or if even half
-// of the conversations would be too few.
+// Returns the command to run next. Usually this is `distill` on the new data. If too few conversations are held out for
+// a verdict of `distill`, returns the same `data ingest` command with a larger --holdout. Returns "" if there is
+// nothing to train on, or if even half of the conversations would be too few to hold out.
 std::string next_of(const Global& global, bool can_train, const std::string& target, const std::string& out,
                     const HoldoutAdvice& advice) {
   if (!advice.warning.empty() && advice.share == 0) return "";

@@ -64,7 +64,7 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   } else {
     options.target = resolve_model(flags.target).directory.string();
     options.url = "http://127.0.0.1";
-    data::validate(options);  // this line and the next fail before a server is started in vain
+    data::validate(options);  // reports wrong options before a server is started; so does the next line
     const data::ShardReader readable(options.data);
     const std::string width = std::to_string(options.concurrency);
     make_directories(server_log.parent_path());

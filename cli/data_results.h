@@ -21,12 +21,12 @@ struct SplitSize {
 };
 std::map<std::string, SplitSize> split_sizes(const ShardIndex& index);
 
-// The members that `data ingest` adds about the rows that it read.
+// The fields that only the result of `data ingest` has. They describe the rows that it read.
 struct ReadRows {
   std::string split_rule, suggestion, next;
   int64_t read = 0, skipped = 0, near_duplicates = 0, capped = 0, thinned = 0, unlearnt_turns = 0;
 };
-// The members that `data regenerate` adds about the answers.
+// The fields that only the result of `data regenerate` has. They describe the new answers.
 struct Answers {
   std::string model;
   int64_t asked = 0, reused = 0, turns = 0;

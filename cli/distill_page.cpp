@@ -35,19 +35,19 @@ double real(const Json& object, const char* key) {
   const auto at = object.find(key);
   return at != object.end() && at->is_number() ? at->get<double>() : kNone;
 }
-std::optional<Interval> interval_of(const Json& figure) {
-  const Json ci = figure.value("ci", Json::array());
-  if (ci.size() != 2 || !ci[0].is_number() || !ci[1].is_number()) return std::nullopt;
-  return Interval{ci[0].get<double>(), ci[1].get<double>()};
+std::optional<Interval> interval_of(const DistillFigure& figure) {
+  if (!figure.low || !figure.high) return std::nullopt;
+  return Interval{*figure.low, *figure.high};
 }
+double value_of(const DistillFigure& figure) { return figure.value.value_or(kNone); }
 
 double value_at(const Curve& curve, double step) {
   const auto it = std::lower_bound(curve.step.begin(), curve.step.end(), step);
   return it == curve.step.end() || *it != step ? kNone : curve.value[static_cast<size_t>(it - curve.step.begin())];
 }
 
-// Adds a chart with those curves of `series` that exist. Its x axis is the union of their steps. The ends of the
-// interval of a curve "x" are the curves "x_low" and "x_high".
+// Adds a chart of those curves in `series` that exist. Its x axis has the steps of all these curves. The interval
+// around a curve "x" lies between the curves "x_low" and "x_high".
 void add_chart(Section& section, const std::map<std::string, Curve>& curves, const std::string& title,
                const std::string& label, const std::vector<std::pair<std::string, std::string>>& series) {
   std::map<double, std::map<std::string, double>> at;
@@ -78,26 +78,21 @@ void add_chart(Section& section, const std::map<std::string, Curve>& curves, con
   section.charts.push_back(chart);
 }
 
-void add_tiles(const Json& result, Page& page) {
-  const bool acceptance = result.contains("acceptance");
-  if (!acceptance && !result.contains("cross_entropy")) return;
-  const Json& figures = result.at(acceptance ? "acceptance" : "cross_entropy");
-  const char* name = acceptance ? "Acceptance" : "Cross entropy";
-  const std::string conversations =
-      std::to_string(static_cast<int64_t>(real(figures, "conversations"))) + " conversations";
-  for (const char* side : {"before", "after"}) {
-    const Json f = figures.value(side, Json::object());
-    const std::optional<Interval> ci = interval_of(f);
+void add_tiles(const DistillScores& scores, Page& page) {
+  const std::string name = scores.by_acceptance ? "Acceptance" : "Cross entropy";
+  const auto add = [&](const std::string& side, const DistillFigure& figure) {
+    const std::optional<Interval> ci = interval_of(figure);
     page.tiles.push_back(
-        {std::string(name) + " " + side, decimals(real(f, "value")), ci ? "95 % interval " + interval_text(*ci) : ""});
-  }
+        {name + " " + side, decimals(value_of(figure)), ci ? "95 % interval " + interval_text(*ci) : ""});
+  };
+  add("before", scores.before.figure);
+  add("after", scores.after.figure);
   // The draft before and after training is measured on the same conversations, so the interval of the gain is much
   // narrower than the intervals of the two measurements.
-  const Json gain = figures.value("difference", Json::object());
-  const std::optional<Interval> ci = interval_of(gain);
-  page.tiles.push_back({"Gain", signed_decimals(real(gain, "value"), 4),
+  const std::optional<Interval> ci = interval_of(scores.difference);
+  page.tiles.push_back({"Gain", signed_decimals(value_of(scores.difference), 4),
                         (ci ? "95 % interval of the gain " + signed_interval_text(*ci, 4) + ", " : "") +
-                            "on the same " + conversations});
+                            "on the same " + std::to_string(scores.conversations) + " conversations"});
 }
 
 // Returns the numbers as text: "3", "0 and 3", "0, 3 and 7".
@@ -125,9 +120,10 @@ Section layers_section(const Json& layers) {
   return s;
 }
 
-// Adds a chart and a table of the acceptance in each part of the held-out rows.
-void add_parts(Section& section, const Json& parts, const std::string& title, const std::string& what) {
-  if (!parts.is_array() || parts.empty()) return;
+// Adds a chart and a table of the acceptance in each part (such as a domain) of the held-out rows.
+void add_parts(Section& section, const std::vector<DistillPart>& parts, const std::string& title,
+               const std::string& what) {
+  if (parts.empty()) return;
   Chart chart;
   chart.title = title;
   chart.kind = Chart::Kind::kBars;
@@ -137,48 +133,46 @@ void add_parts(Section& section, const Json& parts, const std::string& title, co
   Series after{"after training", {}, {}, {}, false};
   Table table{
       title, {what, "before", "after", "95 % interval of after", "requests", "conversations", "tokens"}, {}, false};
-  for (const Json& part : parts) {
-    const std::string given = part.value("name", ""), name = given.empty() ? "no domain" : given;
-    const auto count = [&](const char* key) { return std::to_string(part.value(key, int64_t{0})); };
-    const Json earlier = part.value("before", Json()), figure = part.value("after", Json::object());
-    const std::optional<Interval> ci = interval_of(figure);
+  for (const DistillPart& part : parts) {
+    const std::string name = part.name.empty() ? "no domain" : part.name;
+    const std::optional<Interval> ci = interval_of(part.after);
     chart.x.push_back(static_cast<double>(chart.x.size()));
     chart.x_names.push_back(name);
-    after.y.push_back(real(figure, "value"));
+    after.y.push_back(value_of(part.after));
     after.low.push_back(ci ? ci->low : kNone);
     after.high.push_back(ci ? ci->high : kNone);
-    table.rows.push_back({name, earlier.is_object() ? decimals(real(earlier, "value")) : "-", decimals(after.y.back()),
-                          ci ? interval_text(*ci) : "", count("requests"), count("conversations"), count("tokens")});
+    table.rows.push_back({name, part.before ? decimals(value_of(*part.before)) : "-", decimals(after.y.back()),
+                          ci ? interval_text(*ci) : "", std::to_string(part.requests),
+                          std::to_string(part.conversations), std::to_string(part.tokens)});
   }
   chart.series = {after};
   section.charts.push_back(chart);
   section.tables.push_back(table);
 }
 
-Section parts_section(const Json& acceptance) {
+Section parts_section(const DistillScores& acceptance) {
   Section s{"Where the draft is accepted",
             "Acceptance on the held-out requests that judge the draft, by the position of the token in its answer and, "
             "if the data is tagged, by domain. Intervals are over conversations.",
             {},
             {}};
-  add_parts(s, acceptance.value("by_position", Json()), "Acceptance by position in the answer", "position");
-  add_parts(s, acceptance.value("by_domain", Json()), "Acceptance by domain", "domain");
+  add_parts(s, acceptance.by_position, "Acceptance by position in the answer", "position");
+  add_parts(s, acceptance.by_domain, "Acceptance by domain", "domain");
   return s;
 }
 
-Section cost_section(const Json& cost) {
+Section cost_section(const DistillCost& cost) {
   Section s{"Cost", "", {}, {}};
   Table table{"", {"what", ""}, {}, false};
-  const auto seconds = [&](const char* key) { return readable_duration(real(cost, key)); };
-  table.rows.push_back({"wall time of the command", seconds("seconds")});
-  table.rows.push_back({"of it training", seconds("training_seconds")});
-  table.rows.push_back({"tokens trained on", decimals(real(cost, "training_tokens"), 0)});
-  table.rows.push_back({"tokens per second", decimals(real(cost, "tokens_per_second"), 0)});
-  table.rows.push_back({"device", cost.value("device", "")});
-  table.rows.push_back({"processes", std::to_string(cost.value("processes", int64_t{1}))});
-  if (const double share = real(cost, "teacher_share"); !std::isnan(share))
+  table.rows.push_back({"wall time of the command", readable_duration(cost.seconds)});
+  table.rows.push_back({"of it training", readable_duration(cost.training_seconds)});
+  table.rows.push_back({"tokens trained on", std::to_string(cost.training_tokens)});
+  table.rows.push_back({"tokens per second", decimals(cost.tokens_per_second, 0)});
+  table.rows.push_back({"device", cost.device});
+  table.rows.push_back({"processes", std::to_string(cost.processes)});
+  if (cost.teacher_share)
     table.rows.push_back(
-        {"share of the training time that the target's answers took", decimals(100 * share, 0) + " %"});
+        {"share of the training time that the target's answers took", decimals(100 * *cost.teacher_share, 0) + " %"});
   s.tables.push_back(table);
   return s;
 }
@@ -225,20 +219,18 @@ std::map<std::string, Curve> read_curves(const std::filesystem::path& file) {
   return out;
 }
 
-Page distill_page(const Json& result, const std::map<std::string, Curve>& curves) {
+Page distill_page(const DistillReport& result, const std::map<std::string, Curve>& curves) {
   Page page;
   page.title = "Draft training";
-  const std::string verdict = result.value("verdict", "");
-  page.verdict = readable(verdict);
-  page.verdict_class = class_of(verdict_named(verdict).value_or(Verdict::kInconclusive));
-  page.reason = result.value("reason", "");
-  page.data = result;
-  add_tiles(result, page);
-  const Json training = result.value("training", Json::object());
-  if (training.contains("steps"))
-    page.tiles.push_back({"Steps", std::to_string(training.value("steps", int64_t{0})),
-                          decimals(real(training, "tokens_per_second"), 0) + " tokens/s, step " +
-                              std::to_string(training.value("kept_step", int64_t{0})) + " kept"});
+  page.verdict = readable(to_string(result.verdict));
+  page.verdict_class = class_of(result.verdict);
+  page.reason = result.reason;
+  page.data = json_of(result);
+  if (result.scores) add_tiles(*result.scores, page);
+  if (const auto& training = result.training)
+    page.tiles.push_back({"Steps", std::to_string(training->steps),
+                          decimals(training->tokens_per_second, 0) + " tokens/s, step " +
+                              std::to_string(training->kept_step) + " kept"});
   Section run{
       "The run",
       "Training figures are measured on each batch, held-out figures on conversations that are never trained on. "
@@ -252,16 +244,14 @@ Page distill_page(const Json& result, const std::map<std::string, Curve>& curves
   add_chart(run, curves, "Gradient norm before clipping", "norm", {{"train/gradient_norm", "training"}});
   add_chart(run, curves, "Learning rate", "rate", {{"train/learning_rate", "training"}});
   page.sections.push_back(run);
-  if (const Json acceptance = result.value("acceptance", Json()); acceptance.contains("by_position"))
-    page.sections.push_back(parts_section(acceptance));
-  if (const Json cost = result.value("cost", Json()); cost.is_object()) page.sections.push_back(cost_section(cost));
-  if (training.value("layers", Json()).is_object()) page.sections.push_back(layers_section(training.at("layers")));
-  if (result.value("draft_vocab", Json()).is_object())
-    page.sections.push_back(vocabulary_section(result.at("draft_vocab")));
+  if (result.scores && !result.scores->by_position.empty()) page.sections.push_back(parts_section(*result.scores));
+  if (result.cost) page.sections.push_back(cost_section(*result.cost));
+  if (result.training && result.training->layers.is_object())
+    page.sections.push_back(layers_section(result.training->layers));
+  if (result.draft_vocab.is_object()) page.sections.push_back(vocabulary_section(result.draft_vocab));
   Section inputs{"Options", "", {}, {}};
   Table table{"", {"option", "value"}, {}, true};
-  const Json options = result.value("options", Json::object());
-  for (const auto& [name, value] : options.items())
+  for (const auto& [name, value] : result.options.items())
     table.rows.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
   inputs.tables.push_back(table);
   page.sections.push_back(inputs);

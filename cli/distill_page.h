@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
 #include "base/page/page.h"
+#include "base/schema/distill_report.h"
 
 namespace specdec::cli {
 
@@ -20,7 +20,6 @@ struct Curve {
 // no curves.
 std::map<std::string, Curve> read_curves(const std::filesystem::path& file);
 
-// `result` has the schema specdec.distill/1.
-Page distill_page(const Json& result, const std::map<std::string, Curve>& curves);
+Page distill_page(const DistillReport& result, const std::map<std::string, Curve>& curves);
 
 }  // namespace specdec::cli

@@ -48,8 +48,8 @@ Finding check_memory() {
 
 constexpr double kMostSeconds = 300;  // longest wait for the engine; checking one GPU takes a few seconds
 
-// Lets the engine check the GPUs. Sets `gpus` to the JSON that the engine printed about them.
-std::vector<Finding> check_engine(const Global& global, Json& gpus) {
+// Lets the engine check the GPUs. Sets `gpus` to what the engine printed about them.
+std::vector<Finding> check_engine(const Global& global, std::vector<GpuCheck>& gpus) {
   fs::path engine;
   try {
     engine = prepare_engine(global);
@@ -80,7 +80,7 @@ struct DoctorResult {
   bool good = true;
   std::string tool_version = kToolVersion;
   std::vector<Finding> checks;
-  Json gpus;
+  std::vector<GpuCheck> gpus;
 };
 void visit_fields(Fields& f, DoctorResult& r) {
   f.type("DoctorResult", "What this machine has and what is missing.");
@@ -88,7 +88,7 @@ void visit_fields(Fields& f, DoctorResult& r) {
   f.one_of("verdict", r.good, {{true, "ok"}, {false, "bad"}});
   f("tool_version", r.tool_version);
   f("checks", r.checks);
-  f.json(defaulted("gpus"), r.gpus, {{"type", "array"}, {"items", {{"$ref", "#/$defs/GpuCheck"}}}});
+  f("gpus", r.gpus);
 }
 
 int run_doctor(const Global& global) {
@@ -99,7 +99,7 @@ int run_doctor(const Global& global) {
   findings.push_back(check_memory());
   const uint64_t disk = free_disk_bytes(fs::current_path());
   findings.push_back({"disk", disk > (2ull << 30), gibibytes(disk) + " free here"});
-  Json gpus = Json::array();
+  std::vector<GpuCheck> gpus;
   for (Finding& finding : check_engine(global, gpus)) findings.push_back(std::move(finding));
   findings.push_back(check_hub());
   findings.push_back(

@@ -52,7 +52,7 @@ fs::path find_torch() {
 
 fs::path libexec_of(const Global& global) { return fs::path(global.program).parent_path().parent_path() / "libexec"; }
 
-// Returns the torch/lib directory in the engine's run path, "" if the run path has none. It is read from the file
+// Returns the torch/lib directory in the engine's run path, "" if the run path has none. The path is read from the file
 // torch-lib beside the engine. In a build tree the file names the LibTorch that the engine was linked with. In a wheel
 // it names the torch of the same Python environment, as a path relative to the engine.
 fs::path torch_of_run_path(const fs::path& libexec) {

@@ -14,27 +14,24 @@ Json parsed(const std::string& output) try { return parse_json(output, "specdec-
   return nullptr;
 }
 
-Finding device_finding(const std::string& device, const Json& gpu) {
-  const auto gibibytes = [&](const char* key) { return format("%.1f", gpu.at(key).get<double>() / (1ull << 30)); };
+Finding device_finding(const std::string& device, const GpuCheck& gpu) {
+  const auto gibibytes = [](int64_t bytes) { return format("%.1f", static_cast<double>(bytes) / (1ull << 30)); };
   return {"gpu", true,
-          device + " " + gpu.at("name").get<std::string>() + ", compute capability " +
-              gpu.at("compute_capability").get<std::string>() + ", " + gibibytes("free_bytes") + " of " +
-              gibibytes("total_bytes") + " GiB free, copies " +
-              format("%.0f GB/s", gpu.at("copy_bytes_per_second").get<double>() / 1e9) + " (read and written)"};
+          device + " " + gpu.name + ", compute capability " + gpu.compute_capability + ", " +
+              gibibytes(gpu.free_bytes) + " of " + gibibytes(gpu.total_bytes) + " GiB free, copies " +
+              format("%.0f GB/s", gpu.copy_bytes_per_second / 1e9) + " (read and written)"};
 }
 
-std::vector<Finding> kernel_findings(const std::string& device, const Json& gpu) {
+std::vector<Finding> kernel_findings(const std::string& device, const GpuCheck& gpu) {
   std::map<std::string, std::vector<std::string>> faults;  // kernel → its faults
-  for (const Json& fault : gpu.at("faults"))
-    faults[fault.at("kernel")].push_back(fault.at("shape").get<std::string>() + ": " +
-                                         fault.at("what").get<std::string>());
+  for (const GpuFault& fault : gpu.faults) faults[fault.kernel].push_back(fault.text());
   if (faults.empty())
     return {{"kernels", true,
-             device + " passes " + std::to_string(gpu.at("cases").get<int64_t>()) + " tests of its kernels in " +
-                 format("%.1f s", gpu.at("seconds").get<double>())}};
+             device + " passes " + std::to_string(gpu.cases) + " tests of its kernels in " +
+                 format("%.1f s", gpu.seconds)}};
   std::vector<Finding> out;
   for (const auto& [kernel, of_kernel] : faults) {
-    std::string text = device + " computes wrong results: " + kernel + ", " + of_kernel.front();
+    std::string text = device + " computes wrong results: " + of_kernel.front();
     if (of_kernel.size() > 1) text += "; " + std::to_string(of_kernel.size()) + " of its tests fail";
     out.push_back({"kernels", false, text});
   }
@@ -43,14 +40,14 @@ std::vector<Finding> kernel_findings(const std::string& device, const Json& gpu)
 
 }  // namespace
 
-std::vector<Finding> gpu_findings(const Json& checks) {
+std::vector<Finding> gpu_findings(const GpuChecks& checks) {
   std::vector<Finding> out;
-  for (const Json& gpu : checks.at("gpus")) {
-    const std::string device = "cuda:" + std::to_string(gpu.at("index").get<int64_t>());
+  for (const GpuCheck& gpu : checks.gpus) {
+    const std::string device = "cuda:" + std::to_string(gpu.index);
     out.push_back(device_finding(device, gpu));
     for (Finding& finding : kernel_findings(device, gpu)) out.push_back(std::move(finding));
   }
-  if (out.empty()) out.push_back({"gpu", true, checks.at("none").get<std::string>() + ": models run on the CPU"});
+  if (out.empty()) out.push_back({"gpu", true, checks.none + ": models run on the CPU"});
   return out;
 }
 
@@ -60,13 +57,15 @@ Finding late_finding(const std::string& engine, double seconds) {
               " s: a kernel, a GPU or its driver hangs"};
 }
 
-std::vector<Finding> engine_findings(const std::string& engine, int exit_code, const std::string& output, Json& gpus) {
-  gpus = Json::array();
+std::vector<Finding> engine_findings(const std::string& engine, int exit_code, const std::string& output,
+                                     std::vector<GpuCheck>& gpus) {
+  gpus.clear();
   const Json said = parsed(output);
   if (said.is_object() && said.contains("gpus")) {
-    std::vector<Finding> out = gpu_findings(said);
+    const GpuChecks checks = read_fields<GpuChecks>(said, engine);
+    std::vector<Finding> out = gpu_findings(checks);
     out.insert(out.begin(), {"engine", true, engine + " starts"});
-    gpus = said.at("gpus");
+    gpus = checks.gpus;
     return out;
   }
   if (said.is_object() && said.contains("message"))

@@ -15,7 +15,7 @@ HoldoutAdvice holdout_advice(int64_t conversations, int64_t held_out) {
   advice.warning = std::to_string(held_out) + " of " + std::to_string(conversations) +
                    " conversations are held out, and a verdict of distill needs at least " + std::to_string(kNeeded) +
                    ": ";
-  // One conversation more than needed, because the share is rounded.
+  // Advises to hold out one conversation more than needed, because `data ingest` rounds share × conversations.
   const double share =
       std::ceil(100.0 * (kNeeded + 1) / static_cast<double>(std::max<int64_t>(conversations, 1))) / 100;
   if (share <= 0.5) advice.share = share;

@@ -1,5 +1,7 @@
 #include "cli/results.h"
 
+#include "base/schema/distill_comparison.h"
+#include "base/schema/distill_forecast.h"
 #include "base/schema/error_report.h"
 #include "base/schema/validation_report.h"
 #include "deploy/bench/bench.h"
@@ -56,13 +58,16 @@ void Results::add(FunctionRef<void(Fields&)> visit, const Use& use) {
   definition = std::move(named);
 }
 
-std::string results_document(const OrderedJson& by_hand) {
+std::string results_document() {
   Results results;
   results.add<ErrorReport>();
   results.add<ValidationReport>({.commands = {"validate"}});
   results.add<deploy::BenchResult>({.commands = {"bench"}});
   results.add<deploy::GenerateOutput>({.commands = {"generate"}});
   results.add<parallel::Launch>();
+  results.add<DistillReport>({.commands = {"distill"}, .without_flags = {"--print-launch", "--compare"}});
+  results.add<ForecastReport>({.commands = {"distill"}});
+  results.add<ComparisonReport>();
   describe_data_results(results);
   describe_package_results(results);
   describe_store_results(results);
@@ -70,19 +75,14 @@ std::string results_document(const OrderedJson& by_hand) {
   results.add<monitor::CheckReport>({.commands = {"monitor check"}});
   describe_past_results(results);
   describe_baseline_result(results);
-  describe_loop_plan(results);
+  describe_loop_results(results);
   describe_init_result(results);
   describe_demo_result(results);
   describe_fetch_result(results);
   describe_doctor_result(results);
   describe_commands(results);
-  OrderedJson all = results.definitions();
-  for (const auto& [name, definition] : by_hand.items()) {
-    if (all.contains(name)) throw Error(ErrorKind::kInternal, name + " is made and written by hand");
-    all[name] = definition;
-  }
   std::string definitions;
-  for (const auto& [name, definition] : all.items())
+  for (const auto& [name, definition] : results.definitions().items())
     definitions +=
         (definitions.empty() ? "\n    " : ",\n    ") + OrderedJson(name).dump() + ": " + definition_text(definition);
   return "{\n  \"$schema\": \"https://json-schema.org/draft/2020-12/schema\",\n"

@@ -1,7 +1,5 @@
-// docs/results.json: the JSON Schema of every object that a command prints with --json. 81 of its 96 definitions are
-// made by tests/results/results_document.cpp from the fields that the code names where it prints them (base/fields.h).
-// The others are written by hand (docs/results.d/by_hand.json), because their JSON is put together part by part:
-// distill's result, forecast and comparison, the loop's state, doctor's GPUs, and the monitor's figure.
+// docs/results.json: the JSON Schema of every object that a command prints with --json. Its definitions are made by
+// tests/results/results_document.cpp from the fields that the code names where it prints them (base/fields.h).
 #pragma once
 
 #include <string>
@@ -15,8 +13,8 @@ class Results {
  public:
   // The commands and exit codes with which a definition is printed.
   struct Use {
-    std::vector<std::string> commands = {};       // empty: the definition is part of another one, or a file
-    std::vector<int> exit_codes = {};             // besides 0 and the exit codes of verdicts
+    std::vector<std::string> commands = {};       // empty: a part of another definition, or the content of a file
+    std::vector<int> exit_codes = {};             // exit codes in addition to 0 and those of verdicts
     std::vector<std::string> without_flags = {};  // flags with which the command prints something else
   };
   // Adds the definitions of an object and its parts. The name of a definition can depend on the object's value.
@@ -47,13 +45,13 @@ void describe_demo_result(Results& results);
 void describe_doctor_result(Results& results);
 void describe_fetch_result(Results& results);
 void describe_init_result(Results& results);
-void describe_loop_plan(Results& results);
+void describe_loop_results(Results& results);
 void describe_package_results(Results& results);
 void describe_past_results(Results& results);
 void describe_store_results(Results& results);
 void describe_transfer_results(Results& results);
 
-// Returns the text of docs/results.json. `by_hand` has the definitions that no code generates yet.
-std::string results_document(const OrderedJson& by_hand);
+// Returns the text of docs/results.json.
+std::string results_document();
 
 }  // namespace specdec::cli

@@ -55,7 +55,7 @@ def make_pair(specdec, target, pair):
 
 
 def add(archive, source, name):
-    """Adds a file or folder, without what differs from one build to the next."""
+    """Adds a file or folder to the archive without times and owners, which differ from one build to the next."""
 
     def plain(entry):
         entry.mtime = entry.uid = entry.gid = 0

@@ -23,14 +23,14 @@ struct DataAudit {
   std::optional<IngestReport> report;  // absent in directories written by data regenerate or by older versions
   std::map<std::string, LengthPercentiles> lengths;  // split ("train", "holdout") → lengths of its rows
   bool searched = false;                 // false: the rows were not searched, so the next two members are empty
-  std::map<std::string, int64_t> finds;  // kind of personal data or secret → number of finds left in the rows
+  std::map<std::string, int64_t> finds;  // kind of personal data or secret → how often it still occurs in the rows
   int64_t rows_with_finds = 0;
 };
 
 // Audits a data directory. With a non-empty `target`, decodes the rows with the target's tokenizer and searches their
-// text for personal data and secrets as `data ingest` does. This finds what --no-redact let through. Throws
-// Error(kData) if the directory was not written by this program, is damaged, or belongs to another tokenizer;
-// Error(kModel) if the target's tokenizer cannot be read.
+// text for personal data and secrets as `data ingest` does. The search shows what stayed in data that was ingested with
+// --no-redact. Throws Error(kData) if the directory was not written by this program, is damaged, or belongs to another
+// tokenizer; Error(kModel) if the target's tokenizer cannot be read.
 DataAudit data_audit(const std::filesystem::path& directory, const std::filesystem::path& target);
 void visit_fields(Fields& f, DataAudit& audit);
 std::string to_table(const DataAudit& audit);

@@ -180,7 +180,7 @@ class Ingest {
       return Error(ErrorKind::kData, where + ": no rows found: expected JSON, JSONL, CSV, TSV, Parquet or plain text");
     if (counts.empty())
       return Error(ErrorKind::kData, where + ": all " + std::to_string(r.records) + " rows were left out by --skip");
-    // If the first rejected row has an unknown format, its detail already contains the suggestion.
+    // If the first rejected row has an unknown format, its detail already contains the suggested --map.
     const bool shown = first_reject_.find(result_.suggestion) != std::string::npos;
     return Error(ErrorKind::kData, where + ": no row was accepted of " + std::to_string(r.records) + " (" + counts +
                                        "); first: " + first_reject_ +
@@ -191,7 +191,7 @@ class Ingest {
     return options_.holdout_source.empty() ? std::vector<std::string>{} : std::vector{options_.holdout_source};
   }
 
-  // Counts a source, or the rest of it, as one rejected row, and logs a warning.
+  // Counts a source, or the unread rest of a source, as one rejected row, and logs a warning.
   void refuse_source(const Place& place, const Rejected& why) {
     count_record(place.row, "unknown");
     reject(place, why);
@@ -473,8 +473,8 @@ IngestResult ingest(const IngestOptions& options, const ProgressFn& progress) {
     salt.keep();
     return result;
   } catch (...) {
-    // Removes the salt file that this run made, unless data was published before: without data, nothing was hashed with
-    // it.
+    // Removes the salt file that this run made if options.out does not exist: no published data then depends on the
+    // salt.
     std::error_code none;
     if (options.salt.empty() && !fs::exists(options.out, none)) salt.give_up();
     throw;

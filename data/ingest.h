@@ -17,8 +17,8 @@ inline constexpr int64_t kMostRejectLines = 10'000;
 struct IngestResult {
   ShardIndex index;     // as written to DIR/index.json, where `started` is empty so that equal input gives equal bytes
   IngestReport report;  // as written to DIR/ingest.json
-  std::string split_rule;                                 // time | hash | first
-  int64_t conversations = 0, held_out_conversations = 0;  // of all accepted rows; 0 with options.records
+  std::string split_rule;                                 // the rule that was used: time | hash | first
+  int64_t conversations = 0, held_out_conversations = 0;  // counted over all accepted rows; 0 if options.records
   // Number of earlier answers of accepted chats that are not learnt, because the chat template rewrites them
   // (data/tokenise.h).
   int64_t unlearnt_turns = 0;
@@ -39,7 +39,7 @@ struct IngestResult {
 // was cut off, are rejected like one record, with a warning.
 //
 // Memory: the longest record, one shard per split, and about 200 bytes per record (21 to 43 with options.records).
-// Batch rows that wait for their other half, and rows that wait for the split, are on disk.
+// Batch rows that wait for their request or response, and rows that wait for the split, are on disk.
 //
 // Throws Error(kData) if a source is not a readable text file, no record is accepted, or there are chat rows for a
 // target without a chat template; Error(kUsage) if `out` exists and was not written by this program; Error(kNetwork),

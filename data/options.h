@@ -25,7 +25,7 @@ struct IngestOptions {
   bool records = false;                     // write redacted records (records.jsonl) instead of shards; needs no target
   std::string separator = "<|endoftext|>";  // between documents of plain text; "" = one document per file
   int64_t max_length = 0;                   // tokens per row, BOS included; 0 = no cut
-  double holdout = 0.05;                    // share of the conversations, 0 … 1
+  double holdout = 0.05;                    // share of the conversations to hold out, 0 … 1
   // Number of conversations to hold out, used instead of the share; 0 = use the share.
   int64_t holdout_count = 0;
   std::string holdout_rule = "auto";  // auto (time if every row has a time, else hash) | time | hash | first
@@ -35,10 +35,10 @@ struct IngestOptions {
   // Number of clusters for the rows that have no tag yet; 0 = no clustering (data/select/domain_clusters.h).
   int domain_clusters = 0;
   std::string tenant_field;  // field that holds the tenant; "" = the format's own
-  int64_t tenant_cap = 0;    // most rows that one tenant may have in the training split; 0 = no limit
+  int64_t tenant_cap = 0;    // maximum number of rows of one tenant in the training split; 0 = no limit
   std::string mix;           // "chat=0.5,code=0.3": shares of the training split's rows
   bool redact = true, dedup = true;
-  double near_duplicates = 0;   // Jaccard similarity at or above which a row is dropped; 0 = no search
+  double near_duplicates = 0;   // drop rows at least this similar (Jaccard) to an earlier row; 0 = no search
   uint64_t seed = 0;            // seed of hash split, clusters, tenant cap, mix and shuffle
   std::string order = "given";  // given | shuffle: order of the rows of the training split
   std::string written_by = "unknown";
@@ -60,7 +60,7 @@ struct RegenerateOptions {
   std::string target;  // resolved local directory of the same model; "" = none (written_by is then the model's name)
   Secret api_key;
   std::optional<double> temperature;  // nothing = the row's own temperature; 1 if it has none
-  int64_t max_tokens = 0;             // 0 = as many as the old answer has
+  int64_t max_tokens = 0;             // limit of each new answer; 0 = by the length of the old answer
   int concurrency = 4;
   bool resume = false;
   bool prompt_as_text = false;  // for endpoints that do not accept token ids

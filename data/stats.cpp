@@ -19,7 +19,7 @@ uint64_t bigram(int32_t previous, int32_t token) {
 
 struct Accumulator {
   std::vector<double> lengths;
-  std::map<std::string, std::set<std::string>> conversations;  // split → names
+  std::map<std::string, std::set<std::string>> conversations;  // split → names of its conversations
   std::map<std::pair<std::string, std::string>, std::set<std::string>> by_domain;
   std::unordered_set<uint64_t> train_bigrams;
   int64_t covered = 0, asked = 0;

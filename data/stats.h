@@ -17,11 +17,11 @@ struct GroupCounts {
 struct DataStats {
   ShardIndex index;
   std::string digest;                                                 // SHA-256 of index.json
-  std::map<std::string, GroupCounts> splits;                          // "train", "holdout"
-  std::map<std::string, std::map<std::string, GroupCounts>> domains;  // split → domain ("" = none)
+  std::map<std::string, GroupCounts> splits;                          // "train" and "holdout" → counts
+  std::map<std::string, std::map<std::string, GroupCounts>> domains;  // split → domain ("" = none) → counts
   double length_p50 = 0, length_p95 = 0;                              // tokens per row
   int64_t length_max = 0;
-  int64_t predicted_tokens = 0;      // Σ (tokens of a row − 1)
+  int64_t predicted_tokens = 0;  // Σ over all rows of (tokens − 1), because no position predicts a row's first token
   int64_t shared_conversations = 0;  // number of conversations in both splits; 0 unless the directory was tampered with
   double bigram_coverage = 0;        // share of the hold-out's loss tokens whose (previous, token) pair occurs in train
   bool has_coverage = false;         // true if train has rows and the hold-out has loss tokens

@@ -34,7 +34,7 @@ std::vector<std::string> called_names(const std::string& tool_calls) {
   return names;
 }
 
-// The reason for turns that are rendered but not learnt; it does not reject the row.
+// The reason code of turns that are rendered but not learnt. Such a turn does not reject the row.
 constexpr const char kNotToLearn[] = "not_to_learn";
 
 // Returns false for a turn that the log says not to learn, and for an empty turn, which no model wrote. The calls of a
@@ -115,7 +115,8 @@ void RowTokeniser::tokenise_continuation(const std::string& prompt, const std::s
   row.prompt_tokens = static_cast<int64_t>(border);
 }
 
-// Returns the text of the ids after `context`. Shows only those special tokens whose text occurs in `answer`.
+// Decodes the ids as the continuation of the tokens in `context`. Shows only those special tokens whose text occurs in
+// `answer`.
 std::string RowTokeniser::spelled(const std::vector<int32_t>& ids, const std::vector<int32_t>& context,
                                   std::string_view answer) const {
   std::vector<int32_t> shown;
@@ -128,8 +129,8 @@ std::string RowTokeniser::spelled(const std::vector<int32_t>& ids, const std::ve
   return text + decoder.finish();
 }
 
-// Returns whether the record's token ids decode to its prompt and its response. Returns false if the ids come from
-// another tokenizer, or if the response lacks a stop string that ended the answer.
+// Returns whether the record's token ids decode to its prompt and its response. They do not if they come from another
+// tokenizer, or if a stop string ended the answer and the logged response lacks the stop string.
 bool RowTokeniser::are_spelled(const TrafficRecord& record) const {
   if (record.token_ids.empty()) return false;
   const auto& ids = record.prompt_token_ids;
@@ -170,8 +171,8 @@ size_t RowTokeniser::end_of_turn(const Turn& turn, const std::vector<int32_t>& t
   return end;
 }
 
-// Places the content of a last turn directly after its prompt, as the model wrote it. `ended` is the text that follows
-// in this row, `continued` the text that would follow if the conversation went on.
+// Places the content of a last turn directly after its prompt, as the model wrote it. `ended` is the text that the
+// template puts after the turn in this row, `continued` the text that it would put there if the conversation went on.
 void RowTokeniser::place_written(Turn& turn, const std::string& ended, const std::string& continued) {
   const std::string written = turn.before + turn.content;
   turn.shown = written + ended;
@@ -243,10 +244,10 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const TrafficRecord& record,
   return {};
 }
 
-// Finds the place of the assistant turn messages.back() in a text that shows the turn as the model wrote it, and stores
-// both in `turn`. Usually this text is the template's rendering. If the turn is the last one and was cut, or the
-// template changes its content, the text is the prompt followed by the content. Returns the reason why the turn must
-// not be learnt, or null.
+// Finds where the assistant turn messages.back() is in a text that shows the turn as the model wrote it, and stores the
+// text and the position in `turn`. Usually this text is the template's rendering. If the turn is the last one and was
+// cut, or the template changes its content, the text is the prompt followed by the content. Returns the reason why the
+// turn must not be learnt, or null.
 const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMessage>& messages, Ending ending,
                                      Turn& turn) const {
   const ChatMessage& answer = messages.back();
@@ -266,15 +267,16 @@ const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMes
   if (!calls) return "unsupported_tool_calls";
   if (!thought) return "thought_not_rendered";
   const std::optional<size_t> content = end_of_text(turn.shown, *thought, answer.content);
-  // The template changes this content, so the turn is placed as the model wrote it. But if the prompt begins a thought
-  // and the content does not end it, the log has left the thought out, and the turn is not as the model wrote it.
+  // The template changes this content, so the turn is placed as the model wrote it. But if the prompt ends with
+  // "<think>" and the content does not close the thought, the log has left the thought out, and the turn is not as the
+  // model wrote it.
   if (!content && only_content &&
       (turn.shown.starts_with(turn.before) || answer.content.find(kThoughtEnd) != std::string::npos)) {
     place_written(turn, text_after(chat, messages, turn.before, false), text_after(chat, messages, turn.before, true));
     return nullptr;
   }
-  // A short thought may also occur in the answer; the search for the content then began too late. The turn is refused
-  // if the content is found from the turn's beginning, or if the thought inside the content is not rendered.
+  // The text of a short thought may also occur in the answer; the search for the content then began too late. The turn
+  // is refused if the content is found from the turn's beginning, or if the thought inside the content is not rendered.
   if (!content &&
       (end_of_text(turn.shown, begin, answer.content) || !end_of_text(turn.shown, begin, thought_in(answer.content))))
     return "thought_not_rendered";
@@ -292,8 +294,8 @@ const char* RowTokeniser::place_turn(const Chat& chat, const std::vector<ChatMes
 }
 
 // Returns the text that the template puts after messages.back(), an assistant turn. If `longer`, the conversation
-// continues after the turn; otherwise it ends there. Returns "" if the end of the turn is not visible. `before` is the
-// rendering before the turn.
+// continues after the turn; otherwise it ends there. Returns "" if the rendering does not show where the turn ends.
+// `before` is the rendering before the turn.
 std::string RowTokeniser::text_after(const Chat& chat, std::vector<ChatMessage> messages, const std::string& before,
                                      bool longer) const {
   const auto shown = [&] { return longer ? render_longer(chat, messages) : render(chat, messages, false); };

@@ -14,7 +14,8 @@
 
 namespace specdec::data {
 
-// For a row without a prompt, roll-outs take BOS and this many tokens of its text as the prompt.
+// For a row without a prompt, generations that measure acceptance take BOS and this many tokens of its text as the
+// prompt.
 inline constexpr int64_t kTextPromptTokens = 16;
 
 // Bytes of text, of all messages and tools together, above which a row is rejected: about half a million tokens. The

@@ -2,6 +2,7 @@
 // each new verdict in the state. CheckReport adds what the loop did.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,23 @@ struct MadeTransition {
 };
 void visit_fields(Fields& f, MadeTransition& transition);
 
+// The figure that a verdict was judged by.
+struct MonitorFigure {
+  std::string name;
+  Json value, limit;  // two numbers, or two ids of targets
+  // Acceptance and its expectation for the requests or tokens that were judged. A figure of counters, which has
+  // tested_tokens, is written with null for those that are not known.
+  std::optional<double> acceptance = {}, expected = {};
+  std::optional<int64_t> requests = {};
+  std::optional<double> tested_tokens = {};
+  std::optional<double> validated = {};  // the speed-up that the gate measured
+};
+void visit_fields(Fields& f, MonitorFigure& figure);
+
 struct SourcesReport {
   Verdict verdict = Verdict::kInconclusive;
   std::string reason;
-  Json figure;  // {name, value, limit, …} or null
+  std::optional<MonitorFigure> figure;  // by which the verdict was judged
   std::string next, started, tool_version = kToolVersion;
   Json inputs = Json::object(), evidence = Json::object();
 };

@@ -12,7 +12,7 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr int kRounds = 32;  // bound against an endless loop; no check needs so many rounds
+constexpr int kRounds = 32;  // bound against an endless loop of actions and events; no check needs more
 
 MachineContext machine_context(const LoopContext& context, const State& state) {
   const Policy& p = context.options.policy;

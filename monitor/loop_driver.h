@@ -39,8 +39,8 @@ class LoopDriver {
   // read.
   LoopDriver(const CheckOptions& options, const Clock& clock, State& state, int lock);
 
-  // Finishes the actions that an earlier check began, and queries the canary's scores. Returns whether the package's
-  // channel was moved; the caller must then gather the facts again.
+  // Finishes the actions that an earlier check began, and queries the scores of the candidate on trial. Returns whether
+  // the package's channel was moved; the caller must then gather the facts again.
   bool settle(const Facts& facts);
   // Passes two events to the state machine: another package is in the channel (`is_new`), and the operator acknowledges
   // an alarm.
@@ -82,7 +82,7 @@ class LoopDriver {
   const ActionChildren children_;
   Memory memory_;
   std::set<int64_t> attempted_;  // ids of the actions attempted, because each gets one attempt per check
-  bool asked_canary_ = false;    // the canary's scores are queried at most once per check
+  bool asked_canary_ = false;    // a trial's scores are queried at most once per check
   bool moved_channel_ = false;
   std::set<std::string> waiting_;
   std::vector<MadeTransition> transitions_;

@@ -13,8 +13,9 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr const char* kEvidenceAge = "evidence_age";  // key of the EvidenceAge in the state
-// A counter chart gets one bucket per check. Its false-alarm rate assumes a check every 5 minutes, 288 per day.
+constexpr const char* kEvidenceAge = "evidence_age";  // key of the EvidenceAge in the state file
+// A counter chart judges the counts of one check together, as one bucket. Its false-alarm rate assumes a check every 5
+// minutes, 288 per day.
 constexpr double kBucketsADay = 288;
 constexpr int64_t kClockSkewSeconds = 86400;  // a record further in the future than this counts as broken
 
@@ -58,8 +59,8 @@ class SourceReader {
     for (size_t i = 0; i < names_.size(); ++i) {
       const SecretUrl& source = context_.options.sources[i];
       if (is_url(source.reveal())) {
-        // The epoch changes when the detectors are restarted. It is part of the key, so that scrapes from before are
-        // not found.
+        // The epoch changes when the detectors are restarted. The key contains the epoch, so that scrapes from before a
+        // restart are not found.
         const std::string key = state_.value("epoch") + " " + names_[i];
         std::optional<Counters> before = state_.counters(key);
         observation_.pages += failures_.attempt([&] { read_page(source, names_[i], key, std::move(before)); });
@@ -79,7 +80,7 @@ class SourceReader {
     Counters sum;
     std::string sources;
     std::vector<std::pair<std::string, Counters>> scrapes;  // key in the state, and the newest scrape, of each page
-    double unseen = 0;                                      // counts from before the first scrape of their replica
+    double unseen = 0;                                      // counts that replicas made before their first scrape
     bool is_lost = false;                                   // counts of a replica were left out
   };
 
@@ -218,7 +219,7 @@ class SourceReader {
       bucket.is_lost |= !rise.set_aside.empty();
       if (!rise.begun.empty()) {
         // Adds the new replicas to the earlier scrape, so that their later counts are included. The earlier scrape is
-        // kept until the bucket is large enough.
+        // kept until enough counts have come in since then to be judged.
         before->adopt(now);
         observation_.counters[key] = *before;
         observation_.notes.push_back(name + ": " + std::to_string(rise.begun.count()) + " new under these labels (" +
@@ -245,12 +246,12 @@ class SourceReader {
     return chart;
   }
 
-  // Judges all pages of an engine together. A bucket has the sums of the counts of all replicas since the last judged
+  // Judges all pages of an engine together. `bucket` has the sums of the counts of all replicas since the last judged
   // scrape.
   void feed_chart(const std::string& engine, const Bucket& bucket) {
     CounterChart chart = chart_of(engine);
-    // If the bucket is too small to be judged, the earlier scrapes stay in the state, so that the next bucket includes
-    // this one.
+    // If there are too few counts to be judged, the earlier scrapes stay in the state, so that the next check also
+    // includes the counts of this one.
     if (!bucket.sources.empty() && chart.add(bucket.sum))
       for (const auto& [name, now] : bucket.scrapes) observation_.counters[name] = now;
     // Traffic counts as judged only if at least half of the counts were judged.

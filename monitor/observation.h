@@ -12,6 +12,7 @@
 #include "base/schema/package_manifest.h"
 #include "base/schema/validation_report.h"
 #include "base/verdict.h"
+#include "monitor/check_report.h"
 #include "monitor/facts/options.h"
 #include "monitor/facts/served_target.h"
 #include "monitor/read/source.h"
@@ -45,7 +46,8 @@ struct Observation {
   std::vector<ChartView> charts;
   std::optional<EvidenceAge> age;  // empty if the sources were not read
   Claims claims;
-  int64_t recalled_buckets = 0;  // the most scrapes that earlier checks judged of an engine without a page now
+  // Number of scrapes that earlier checks judged; the largest of the engines without counters in this check.
+  int64_t recalled_buckets = 0;
   int64_t chart_buckets() const;
   // keep() stores `age` and the fields below. If a check is the first to find another target served, all of them but
   // `without_others` are empty, so that the next check reads the same data again.
@@ -83,9 +85,9 @@ void keep(const Observation& observation, State& state);
 
 struct Judged {
   Verdict verdict = Verdict::kInconclusive;
-  std::string reason;     // one line
-  Json figure;            // the figure that the verdict was judged by: {name, value, limit, …}
-  std::string next = {};  // the command to run next
+  std::string reason;                   // one line
+  std::optional<MonitorFigure> figure;  // the figure that the verdict was judged by
+  std::string next = {};                // the command to run next
 };
 Judged judge(const CheckOptions& options, const Detector& detector, const ValidationReport& report,
              const Observation& observation);
@@ -97,8 +99,8 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
 // is unknown or there were too few requests.
 double speedup_now(const ValidationReport& report, const Detector& detector);
 
-// Returns the logarithm of the alarm level. The level is requests per day × days between false alarms, at least 100, or
-// 1e6 if requests_per_day is 0 (unknown).
+// Returns the logarithm of the alarm level, the e-value at which an alarm is raised. The level is requests per day ×
+// days between false alarms, at least 100, or 1e6 if requests_per_day is 0 (unknown).
 double alarm_level(double requests_per_day, double false_alarm_every_days);
 
 }  // namespace specdec::monitor

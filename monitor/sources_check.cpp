@@ -120,9 +120,8 @@ class SourcesCheck {
     SourcesOutcome outcome;
     Judged& judged = outcome.judged;
     if (is_stale)
-      judged = {Verdict::kStaleTarget,
-                reading.served.stale,
-                {{"name", "target"}, {"value", facts_.target.id.substr(0, 12)}, {"limit", bound().id.substr(0, 12)}}};
+      judged = {Verdict::kStaleTarget, reading.served.stale,
+                MonitorFigure{"target", facts_.target.id.substr(0, 12), bound().id.substr(0, 12)}};
     else
       judged = judge(options_, reading.detector, facts_.report, reading.observation);
     judged.next = next_command(options_, judged.verdict);
@@ -138,9 +137,9 @@ class SourcesCheck {
     return outcome;
   }
 
-  // Returns the target that a stale_target alarm is about. A page could name a new target at each check, so this is the
-  // remembered target (memory.alarm), not the newest. A damaged package copy is not remembered; then it is
-  // facts_.target.
+  // Returns the target that a stale_target alarm is about: the target that was served when the alarm began
+  // (memory.alarm). The target that is served now would not do, because a page could name a new target at each check.
+  // If only the package's own copy is damaged, nothing is remembered, and the result is facts_.target.
   std::string alarm_about(const ServedMemory& memory) const {
     return memory.stale.empty() ? facts_.target.id : memory.alarm;
   }

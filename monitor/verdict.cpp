@@ -20,7 +20,7 @@ Json strata_json(const Detector& detector) {
   Json strata = Json::array();
   for (const auto& [name, s] : detector.strata()) {
     const StratumBaseline& b = detector.baselines().at(name);
-    // Skips the stratum "other" if every request was in a known domain.
+    // Skips the stratum "other" (requests of no known domain) if it has no requests.
     if (name.empty() && s.total.n == 0 && detector.strata().size() > 1) continue;
     const Sums since = s.since_change();
     strata.push_back({{"name", name.empty() ? (detector.strata().size() > 1 ? "other" : "all") : name},
@@ -43,23 +43,22 @@ Json mix_json(const Detector& detector) {
 
 Json amber_json(const Detector& detector) {
   const Amber& amber = detector.amber();
-  if (amber.limit == 0) return nullptr;  // no stratum was measured on enough requests
+  if (amber.limit == 0) return nullptr;  // the baseline has too few requests for the early warning
   return {{"cusum", amber.cusum}, {"limit", amber.limit}, {"on", amber.on()}};
 }
 
-Json figure_of(const ChartView& chart) {
-  return {{"name", "scrapes"},
-          {"value", chart.judged},
-          {"limit", CounterChart::kPhaseOne},
-          {"acceptance", chart.tested > 0 ? Json(chart.acceptance) : Json()},
-          {"expected", chart.expected > 0 ? Json(chart.expected) : Json()},
-          {"tested_tokens", chart.tested}};
+MonitorFigure figure_of(const ChartView& chart) {
+  MonitorFigure figure = {"scrapes", chart.judged, CounterChart::kPhaseOne};
+  if (chart.tested > 0) figure.acceptance = chart.acceptance;
+  if (chart.expected > 0) figure.expected = chart.expected;
+  figure.tested_tokens = chart.tested;
+  return figure;
 }
 
 Json charts_json(const Observation& observation) {
   Json charts = Json::array();
   for (const ChartView& chart : observation.charts) {
-    Json view = figure_of(chart);
+    Json view = json_of(figure_of(chart));
     view.erase("name");
     view["sources"] = chart.sources;
     charts.push_back(std::move(view));
@@ -91,12 +90,8 @@ Judged drift(const Peak& peak, double level) {
                  "alarm at 1e%.1f)",
                  peak.stratum.empty() ? "" : ", most in ", peak.stratum.c_str(), observed,
                  static_cast<long long>(since.n), expected, peak.log_evidence / std::log(10.0), level / std::log(10.0)),
-          {{"name", "log10_e"},
-           {"value", peak.log_evidence / std::log(10.0)},
-           {"limit", level / std::log(10.0)},
-           {"acceptance", observed},
-           {"expected", expected},
-           {"requests", since.n}}};
+          MonitorFigure{"log10_e", peak.log_evidence / std::log(10.0), level / std::log(10.0), observed, expected,
+                        since.n}};
 }
 
 std::string of_chart(const ChartView& chart) {
@@ -126,10 +121,10 @@ Judged inconclusive(const CheckOptions& options, const Detector& detector, const
   if (options.sources.empty())
     return {Verdict::kInconclusive,
             "no source is given (--source): acceptance is not watched, only the target is compared",
-            {{"name", "sources"}, {"value", 0}, {"limit", 1}}};
+            MonitorFigure{"sources", 0, 1}};
   const int64_t requests = detector.pooled().total.n;
   std::string text;
-  Json figure = {{"name", "requests"}, {"value", requests}, {"limit", kEnoughRequests}};
+  MonitorFigure figure = {"requests", requests, kEnoughRequests};
   if (observation.records_sources > 0 || requests > 0)
     text = std::to_string(requests) + " of " + std::to_string(kEnoughRequests) + " requests judged";
   if (observation.pages > 0) {
@@ -150,7 +145,7 @@ Judged too_old(const Observation& observation) {
   return {Verdict::kInconclusive,
           "nothing was judged since " + format_utc(age.since()) + ", in " + std::to_string(age.unjudged()) +
               " looks at traffic that cannot be judged" + first_notes(observation),
-          {{"name", "unjudged_looks"}, {"value", age.unjudged()}, {"limit", EvidenceAge::kMostUnjudged}}};
+          MonitorFigure{"unjudged_looks", age.unjudged(), EvidenceAge::kMostUnjudged}};
 }
 
 Judged healthy(const Detector& detector, const Observation& observation, double level) {
@@ -170,12 +165,7 @@ Judged healthy(const Detector& detector, const Observation& observation, double 
                  static_cast<long long>(all.n), observed, expected, detector.within_part(false),
                  detector.mix_part(false), log_e / std::log(10.0), level / std::log(10.0)) +
               age,
-          {{"name", "log10_e"},
-           {"value", log_e / std::log(10.0)},
-           {"limit", level / std::log(10.0)},
-           {"acceptance", observed},
-           {"expected", expected},
-           {"requests", all.n}}};
+          MonitorFigure{"log10_e", log_e / std::log(10.0), level / std::log(10.0), observed, expected, all.n}};
 }
 
 }  // namespace
@@ -187,40 +177,38 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
   if (detector.peak().log_evidence >= level) return drift(detector.peak(), level);
   const ChartView* chart = furthest(observation);
   if (!observation.chart_alarms.empty())
-    return {Verdict::kDrift, observation.chart_alarms.front(), chart ? figure_of(*chart) : Json()};
+    return {Verdict::kDrift, observation.chart_alarms.front(), chart ? std::optional(figure_of(*chart)) : std::nullopt};
   if (const double s = speedup_now(report, detector); s > 0 && s <= 1.0)
     return {
         Verdict::kNotWorthIt,
         format("at today's acceptance no K is faster than plain decoding: speed-up %.2f, %.2f when it was validated", s,
                report.speedup.value),
-        {{"name", "speedup"}, {"value", s}, {"limit", 1}, {"validated", report.speedup.value}}};
+        MonitorFigure{.name = "speedup", .value = s, .limit = 1, .validated = report.speedup.value}};
   if (log_e >= std::log(kWarnLevel))
     return {Verdict::kWarn,
             format("evidence of a drop is growing (e-value %.0f, alarm at 1e%.1f)", std::exp(std::min(log_e, 40.0)),
                    level / std::log(10.0)),
-            {{"name", "log10_e"}, {"value", log_e / std::log(10.0)}, {"limit", level / std::log(10.0)}}};
+            MonitorFigure{"log10_e", log_e / std::log(10.0), level / std::log(10.0)}};
   if (const Amber& amber = detector.amber(); amber.on())
     return {Verdict::kWarn,
             format("early warning: acceptance is lower than it was (CUSUM %.1f > %.1f)", amber.cusum, amber.limit),
-            {{"name", "cusum"}, {"value", amber.cusum}, {"limit", amber.limit}}};
-  // The verdict is inconclusive if too little data was judged, or none for too long. If a page is disturbed now, the
-  // scrapes of this page that earlier checks judged count too.
+            MonitorFigure{"cusum", amber.cusum, amber.limit}};
+  // The verdict is inconclusive if too little data was judged, or none for too long. If a source or a chart has a
+  // problem now, an engine without counters in this check is represented by the scrapes that earlier checks judged.
   const bool is_disturbed = !observation.set_aside.empty() || !observation.chart_notes.empty();
   if (detector.pooled().total.n < kEnoughRequests && observation.chart_buckets() < CounterChart::kPhaseOne &&
       !(is_disturbed && observation.recalled_buckets >= CounterChart::kPhaseOne))
     return inconclusive(options, detector, observation);
   if (observation.age && observation.age->is_too_old()) return too_old(observation);
   if (!observation.set_aside.empty())
-    return {Verdict::kWarn,
-            "a source is set aside: " + observation.set_aside.front(),
-            {{"name", "sources_set_aside"}, {"value", observation.set_aside.count()}, {"limit", 0}}};
+    return {Verdict::kWarn, "a source is set aside: " + observation.set_aside.front(),
+            MonitorFigure{"sources_set_aside", observation.set_aside.count(), 0}};
   if (!observation.chart_notes.empty())
     return {Verdict::kWarn, observation.chart_notes.front(),
-            chart ? figure_of(*chart) : Json{{"name", "scrapes"}, {"value", 0}, {"limit", CounterChart::kPhaseOne}}};
+            chart ? figure_of(*chart) : MonitorFigure{"scrapes", 0, CounterChart::kPhaseOne}};
   if (!observation.silent_pages.empty())
-    return {Verdict::kWarn,
-            observation.silent_pages.front(),
-            {{"name", "silent_pages"}, {"value", observation.silent_pages.size()}, {"limit", 0}}};
+    return {Verdict::kWarn, observation.silent_pages.front(),
+            MonitorFigure{"silent_pages", observation.silent_pages.size(), 0}};
   return healthy(detector, observation, level);
 }
 
@@ -262,7 +250,7 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
                      {"limit", EvidenceAge::kMostUnjudged},
                      {"since", format_utc(observation.age->since())}};
   if (!observation.read.first_problem.empty()) e["first_broken_line"] = observation.read.first_problem;
-  // The change point is estimated as the start with the largest product (ShiryaevRoberts::Start).
+  // The change point is the request from which on acceptance was lower, estimated as in ShiryaevRoberts::Start.
   if (drift)
     e["change_point"] = {
         {"stratum", peak.stratum}, {"after_requests", peak.change_requests}, {"time", format_utc(peak.change_time)}};

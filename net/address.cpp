@@ -42,18 +42,18 @@ bool starts_with(const V6& a, std::initializer_list<int> prefix) {
 
 Reach reach_of_v6(const V6& a) {
   const bool zeros = starts_with(a, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
-  if (zeros && a[10] == 0xff && a[11] == 0xff) return reach_of_v4(v4_at(a, 12));  // ::ffff:0:0/96, mapped
+  if (zeros && a[10] == 0xff && a[11] == 0xff) return reach_of_v4(v4_at(a, 12));  // ::ffff:0:0/96, IPv4-mapped
   if (zeros && a[10] == 0 && a[11] == 0)  // ::/96: unspecified, loopback and IPv4-compatible, never routed
     return v4_at(a, 12) <= 1 ? Reach::kLoopback : std::max(Reach::kPrivate, reach_of_v4(v4_at(a, 12)));
-  // 64:ff9b::/96, NAT64
+  // 64:ff9b::/96 (NAT64) embeds an IPv4 address.
   if (starts_with(a, {0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0})) return reach_of_v4(v4_at(a, 12));
   if (starts_with(a, {0, 0x64, 0xff, 0x9b, 0, 1})) return Reach::kPrivate;  // 64:ff9b:1::/48, NAT64 of a local network
   if (starts_with(a, {0x20, 0x02})) return reach_of_v4(v4_at(a, 2));        // 2002::/16, 6to4
-  // 2001::/32, Teredo: the server's and the client's address
+  // 2001::/32 (Teredo) embeds two IPv4 addresses: the server's, and the client's with inverted bits.
   if (starts_with(a, {0x20, 0x01, 0, 0})) return std::max(reach_of_v4(v4_at(a, 4)), reach_of_v4(~v4_at(a, 12)));
   if ((a[8] & 0xfd) == 0 && a[9] == 0 && a[10] == 0x5e && a[11] == 0xfe) return reach_of_v4(v4_at(a, 12));  // ISATAP
   if (a[0] == 0xfe && (a[1] & 0xc0) == 0x80) return Reach::kLinkLocal;
-  // unique local, site-local, multicast
+  // These ranges are unique local, site-local and multicast addresses.
   const bool inside = (a[0] & 0xfe) == 0xfc || (a[0] == 0xfe && (a[1] & 0x80)) || a[0] == 0xff;
   return inside ? Reach::kPrivate : Reach::kPublic;
 }
@@ -122,7 +122,7 @@ Reach reach_of_host(const std::string& url) {
 // of a connection is a proxy.
 std::string proxy_of(const std::string& url) {
   const bool secure = part_of(url, CURLUPART_SCHEME) == "https";
-  if (!secure && keeps_secrets(url)) return "";  // on this machine: a key for it must not go through a proxy
+  if (!secure && keeps_secrets(url)) return "";  // the host is this machine; a key for it must not go through a proxy
   // HTTP_PROXY is not read, because a client of a CGI program can set it.
   const std::string proxy = secure ? environment({"https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"})
                                    : environment({"http_proxy", "all_proxy", "ALL_PROXY"});

@@ -22,7 +22,7 @@
 
 namespace specdec::net {
 
-// The set of Reach values of the hosts that the caller named.
+// The kinds of networks (Reach) of the hosts that the caller named, such as loopback or private.
 class Reaches {
  public:
   void add(Reach reach) { bits_ |= 1u << static_cast<unsigned>(reach); }
@@ -59,7 +59,7 @@ struct Exchange {
   HttpReply reply = {};
   std::exception_ptr failure = {};
   bool foreign = false;  // another host supplied or redirected to this URL
-  bool proxied = false;  // the peer is a proxy
+  bool proxied = false;  // the connection leads to a proxy
   // Address kinds (Reach) of the hosts that the caller named. A host to which those hosts redirect may have an address
   // of these kinds, too.
   Reaches* own;
@@ -277,9 +277,9 @@ namespace {
                                        ", an address of a private network or of this machine: refused");
 }
 
-// Returns the proxy for `url`, "" = none. Behind a proxy the address of the peer is not visible, so this function
-// checks the host of `url` itself. Throws Error(kNetwork) if `url` came from another host (`foreign`) and leads to an
-// address that such a URL may not have.
+// Returns the proxy for `url`, "" = none. On a connection through a proxy the client does not see the server's address,
+// so the host of a URL that another host supplied (`foreign`) is checked here. Throws Error(kNetwork) if such a URL
+// leads to an address that it may not have.
 std::string proxy_for(const HttpRequest& request, const std::string& url, bool foreign, Reaches& own) {
   const std::string proxy = request.unix_socket.empty() ? proxy_of(url) : "";
   if (proxy.empty()) return "";

@@ -35,8 +35,8 @@ struct Backoff {
 };
 // Returns "<reason> (attempt 1 of 8), next attempt in 0.5 s".
 std::string readable(const Retry& retry);
-// Returns whether the same request may get another answer later. All other statuses are final: the request or the
-// address is wrong, or the server cannot do it (501).
+// Returns whether a request that got this status may get another answer later. Otherwise the status is final: the
+// request or its address is wrong, or the server cannot do what was asked (501).
 bool may_pass(long status);
 
 struct HttpReply {
@@ -45,7 +45,7 @@ struct HttpReply {
   std::string body, problem;
   std::map<std::string, std::string> headers;  // of the last response, with names in lower case
   std::string redirect;                        // the address of a redirect that was not followed, "" = none
-  double retry_after_s = -1;                   // the wait that the server asks for, -1 = none
+  double retry_after_s = -1;                   // seconds to wait before the next attempt, as the server asks; -1 = none
   int attempts = 1;
   // The offset in the whole file (see Content-Range) after the last byte that was given to on_body.
   uint64_t reached = 0;
@@ -61,8 +61,8 @@ struct HttpRequest {
   const std::string* post = nullptr;  // JSON body of a POST
   // Path of the socket to connect to instead of the URL's host; "" = none.
   std::string unix_socket;
-  // "" = GET, HEAD (with `head`) or POST (with `post`). With `post` or `upload`, `method` may be PUT, DELETE or POST;
-  // then no Content-Type is sent except one in `headers`.
+  // The method of a request with `post` or `upload`: PUT, DELETE or POST. Such a request has a Content-Type only if
+  // `headers` has one. "" = POST of JSON with `post`, HEAD with `head`, else GET.
   std::string method;
   // Supplies a body of `upload_bytes` bytes, instead of `post`. Each call fills `out` with the bytes from offset `at`
   // on. Calls are in order, but start at 0 again if the body has to be sent again. An exception ends the exchange and
@@ -75,10 +75,10 @@ struct HttpRequest {
   // Key or token. It is sent only to the scheme, host and port of `url`, and only if keeps_secrets().
   Secret bearer;
   std::vector<std::string> headers;  // "Name: value"
-  // The redirects of GET and HEAD that are followed. Any other redirect is returned as the reply. More than 5
-  // redirects, or one from https to http or to an inner address (Reach), throw Error(kNetwork). Only a host of this
-  // machine may redirect to this machine, and only a host of a private network to a private address. No host may
-  // redirect to a link-local address.
+  // Says which redirects of GET and HEAD are followed. Any other redirect is returned as the reply. Every host may
+  // redirect to a public address, a host of this machine also to this machine, and a host of a private network also to
+  // a private address (Reach). Following throws Error(kNetwork) at any other address, at a redirect from https to http,
+  // and after 5 redirects.
   Redirects redirects = Redirects::kNone;
   double connect_timeout_s = 10;
   double timeout_s = 600;             // for the whole exchange; 0 = none
@@ -127,8 +127,8 @@ std::string percent_encoded(std::string_view text, bool keep_slash);
 // Returns the proxy that the environment names for a URL, "" = none.
 std::string proxy_of(const std::string& url);
 
-// From where an address can be reached. An IPv4 address embedded in an IPv6 address counts as itself (mapped,
-// compatible, NAT64, 6to4, Teredo, ISATAP).
+// Says from where an address can be reached. An IPv6 address that embeds an IPv4 address (mapped, compatible, NAT64,
+// 6to4, Teredo, ISATAP) is judged by the IPv4 address.
 enum class Reach {
   kPublic,
   kPrivate,    // private networks, shared addresses (100.64/10), and whatever is not an internet address

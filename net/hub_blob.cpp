@@ -105,7 +105,7 @@ void complete(const fs::path& path, const RemoteFile& file, HubSource& source,
     source.read(
         file, [&at] { return at; },
         [&](uint64_t first, std::string_view bytes) {
-          if (first == 0 && at != 0) {  // the server starts over
+          if (first == 0 && at != 0) {  // the server sends the file from its beginning
             out.reset();
             fs::resize_file(path, 0);
             out.emplace(path, OutputFile::Open::kResume);

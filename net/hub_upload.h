@@ -55,7 +55,7 @@ class HubRepository : public HubSource {
   std::optional<bool> is_private();
   HubRefs refs();
   HubTree tree(const std::string& commit);
-  // Returns "" if the file does not exist.
+  // Returns the content of a file, or "" if the file does not exist.
   std::string text(const std::string& commit, const std::string& path, size_t max_bytes);
   // Passes the file's bytes from `begin` on to `take`, in order. If the server starts over, skips the bytes before
   // `begin` and those already passed on.

@@ -65,7 +65,7 @@ class S3Client {
   struct Request {
     std::string method, key;
     std::string query = {};                           // percent-encoded and sorted
-    const std::string* body = nullptr;                // null: empty
+    const std::string* body = nullptr;                // null = an empty body
     std::map<std::string, std::string> headers = {};  // additional headers to sign
     std::function<void(const HttpReply&, std::string_view)> on_body = {};
     size_t max_bytes = 1u << 20;  // limit for HttpReply::body

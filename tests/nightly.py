@@ -10,7 +10,7 @@ Parts, in this order (all of them if none is named):
               and GPTQModel (5 GB), which is built from its source, and one with MLflow (170 MB)
   checks      the tests that `make test` skips without these. If `tools` has not made the engines' packages, the
               summary says so (SPECDEC_ENGINE_PACKAGES and SPECDEC_ENGINE_PYTHON, if set, override what it made)
-  faults      every fault point (SPECDEC_FAULTS=all)
+  faults      faults at every change of a file (SPECDEC_FAULTS=all)
   soak        the long soak (SPECDEC_SOAK_SECONDS, 3600 unless set)
   gpu-pack    the CUDA kernels for all supported GPUs, what they need of a GPU (tests/kernels/resources_test.py), and
               the archive for a machine with a GPU (make gpu-pack)
@@ -373,7 +373,7 @@ PARTS = {
 
 
 def counts(text):
-    """Extracts the results of a part from its log."""
+    """Extracts the results of one part of the nightly run from its log."""
     found = {}
     if tests := re.findall(r"(\d+)% tests passed(?:, (\d+) tests failed)? out of (\d+)", text):
         found["tests"] = sum(int(t[2]) for t in tests)

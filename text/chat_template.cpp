@@ -24,7 +24,7 @@ size_t local_strftime(const char* format, char* out, size_t capacity) {
   std::tm parts{};
   localtime_r(&now, &parts);
   const size_t size = std::strftime(out, capacity, format, &parts);
-  // strftime returns 0 for an empty result and for one that did not fit; only an empty format may be empty.
+  // strftime returns 0 for an empty result and for a result that did not fit; only an empty format gives an empty one.
   return size == 0 && *format != '\0' ? capacity + 1 : size;
 }
 
@@ -107,7 +107,7 @@ struct ChatTemplate::Impl {
   std::unique_ptr<Impl> for_tools;  // renders conversations with tools; null: this template renders them too
   SpecialTokens tokens;
   std::unique_ptr<ConfinedService> service;  // null: the template is trusted and renders in this process
-  std::once_flag learnt[2];                  // set when forms[i] is known; i = 1 if for_tools renders
+  std::once_flag learnt[2];                  // learnt[i] is set when forms[i] is known; i = 1 is the form of for_tools
   Form forms[2];
   ~Impl() { sd_template_free(handle); }
 
@@ -335,7 +335,7 @@ std::string ChatTemplate::render_in(const Form& form, const std::vector<ChatMess
 
 namespace {
 
-// Replaces the parts of a conversation by marks, and remembers which member each mark stands for.
+// Replaces the parts of a conversation by marks, and remembers which part each mark stands for.
 class Marks {
  public:
   std::string put(std::string member, bool required = true) {

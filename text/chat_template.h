@@ -48,8 +48,8 @@ class ChatTemplate {
   // that exceeds them fails without affecting others. Forks.
   void confine(const ChildLimits& limits = {512u << 20, 2, 10});
 
-  // Returns false if no conversation can be rendered any more (ConfinedService::works()). A template that is not
-  // confined always works.
+  // Returns false if no conversation can be rendered any more, because the process that forks the workers is gone. A
+  // template that is not confined always works.
   bool works() const;
 
   // Returns whether render() sets this variable itself, so that `extra` must not have it.

@@ -22,7 +22,7 @@ namespace specdec::text {
 
 enum class GrammarKind { kJsonSchema, kRegex };
 
-// The state of a grammar after some tokens. Not thread-safe. No function throws.
+// A grammar's parser, in its state after some tokens. Not thread-safe. No function throws.
 class GrammarMatcher {
  public:
   explicit GrammarMatcher(sd_grammar* handle) : handle_(handle) {}  // takes ownership
@@ -89,7 +89,7 @@ class GrammarChecker {
   // Returns the number of bytes that the compiled grammar occupies. Throws Error(kData) if Vocabulary::compile() would
   // refuse the grammar or if it exceeds the limits, Error(kIo) if no child can be started. Thread-safe.
   size_t check(GrammarKind kind, const std::string& source) const;
-  bool works() const;  // ConfinedService::works()
+  bool works() const;  // false once no child can be started any more
 
  private:
   std::unique_ptr<ConfinedService> service_;

@@ -225,14 +225,14 @@ std::optional<std::string> IncrementalDecoder::token_with_text(int32_t id) const
   return token;
 }
 
-// `ids` contains only tokens with text, so none must be skipped.
+// `ids` contains only tokens with text, so decode() need not skip any.
 std::string IncrementalDecoder::decoded(std::span<const uint32_t> ids) const {
   return tokenizer_->impl_->decode(ids.data(), ids.size(), false);
 }
 
-// Stores the last tokens of the context as the pending ones. Takes so many tokens that earlier tokens cannot change the
-// text that follows: at least kBytes bytes of text, after which UTF-8 has resynchronised, and every token of a run of
-// byte tokens that ends the context.
+// Stores the last tokens of the context in pending_, as many as can influence how later tokens decode. They have at
+// least kBytes bytes of text, because UTF-8 decoding after that does not depend on earlier bytes. If the context ends
+// with a run of byte tokens (<0xNN>), they include the whole run.
 void IncrementalDecoder::read_context(const std::vector<int32_t>& context) {
   constexpr size_t kBytes = 16;
   const int32_t streaming = tokenizer_->impl_->streaming;
@@ -274,18 +274,19 @@ std::string IncrementalDecoder::advance(bool last) {
   const bool unsettled = !last && text.ends_with(kReplacement);
   if (unsettled) text.resize(text.size() - 3);
   if (!text.starts_with(emitted_prefix_)) {
-    // New tokens may change the end of the text that was returned or is the context's: they may complete a character
-    // that begins there, or continue a run of byte tokens. The unchanged beginning of that text is kept.
+    // emitted_prefix_ is the part of the text of pending_ that was already returned. New tokens may change the end of
+    // emitted_prefix_: they may complete a character that begins there, or continue a run of byte tokens. The unchanged
+    // beginning of emitted_prefix_ is kept.
     const size_t common = common_characters(text, emitted_prefix_);
-    if (common == text.size() && !last) return "";  // later tokens may bring back the rest of the prefix
+    if (common == text.size() && !last) return "";  // `text` is a prefix of what was already returned
     emitted_prefix_.resize(common);
   }
   std::string fresh = text.substr(emitted_prefix_.size());
   emitted_prefix_ = std::move(text);
   if (last) return fresh;
-  // Shortens pending_ to a context with visible text. Without such a context, a decoder that strips white space at the
-  // beginning of a text would strip it from the new text. While a character is unfinished, 32 tokens are enough
-  // context, because UTF-8 resynchronises within 3 bytes.
+  // Shortens pending_ to its last token, or to its last 32 tokens while a character is unfinished (UTF-8 resynchronises
+  // within 3 bytes). The remaining tokens are context and must have text. Otherwise a decoder that strips white space
+  // at the beginning of a text would strip it from the new text.
   const size_t keep = unsettled ? 32 : 1;
   if (pending_.size() <= (unsettled ? 2 * keep : keep)) return fresh;
   std::string context = decoded(std::span(pending_).last(keep));

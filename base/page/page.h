@@ -19,23 +19,23 @@ struct Series {
   std::string name;
   std::vector<double> y, low, high;
   bool dashed = false;
-  // Number of a colour of the page, 0 to 5, so that a name has the same colour in several charts. Without it, the
-  // position of the series in the chart decides.
+  // Index of a colour, 0 to 5, in the palette of the page. With it, a name can have the same colour in several charts.
+  // Without it, the position of the series in the chart decides.
   std::optional<int> colour = {};
 };
-// The class decides the colour and the mark that a page gives its verdict.
+// The class of a verdict. It decides the colour and the mark with which a page shows the verdict.
 enum class VerdictClass { kGood, kBad, kOpen };
 VerdictClass class_of(Verdict verdict);
 
 // A named stretch of a time axis, from `from` to `to` in unix seconds. `from` equals `to` for a single moment. Without
-// a tone, the stretch is drawn as neither good nor bad.
+// `tone`, the stretch is drawn as neither good nor bad.
 struct Stretch {
   double from = 0, to = 0;
   std::string name;
   std::optional<VerdictClass> tone = {};
 };
 struct Lane {
-  std::string name;  // at most ten characters fit beside the lane
+  std::string name;  // shown beside the lane, which has space for at most ten characters
   std::vector<Stretch> stretches;
 };
 struct Chart {
@@ -43,13 +43,13 @@ struct Chart {
   std::string title, x_label, y_label;
   Kind kind = Kind::kLines;
   std::vector<double> x;             // ascending
-  std::vector<std::string> x_names;  // if not empty, shown instead of numbers
+  std::vector<std::string> x_names;  // names to show at x instead of numbers; empty = numbers
   std::vector<Series> series;
-  std::optional<double> rule;  // y of a labelled horizontal line
+  std::optional<double> rule;  // y of a horizontal line with the label rule_name
   std::string rule_name;
   std::optional<double> y_min, y_max;
-  // If true, x is in unix seconds and shown in UTC. Such charts take the whole width, and those of a page share the
-  // position of the axis and the cursor, so they should have the same x_min and x_max.
+  // If true, x is in unix seconds and shown in UTC. A time chart takes the whole width of the page. All time charts of
+  // a page have a common cursor and equally wide margins. With equal x_min and x_max, their times are aligned.
   bool is_time = false;
   std::optional<double> x_min = {}, x_max = {};
   std::vector<Stretch> marks = {};  // moments drawn as vertical lines; only in time charts
@@ -70,7 +70,7 @@ struct Section {
   std::vector<Table> tables;
 };
 struct Page {
-  std::string title, verdict, reason;  // the verdict in readable form
+  std::string title, verdict, reason;  // verdict: in readable form, "not worth it"
   std::string generator = "specdec";   // the command that makes such pages
   VerdictClass verdict_class = VerdictClass::kOpen;
   std::vector<Tile> tiles;
@@ -78,8 +78,8 @@ struct Page {
   Json data;  // the machine-readable result; all of it is embedded
 };
 
-// Renders the HTML page. Escapes every string and replaces invalid UTF-8. Leaves out charts without a finite value or a
-// stretch.
+// Renders the HTML page. Escapes every string and replaces invalid UTF-8. Leaves out charts that have neither a finite
+// value nor a Stretch.
 std::string render_html(const Page& page);
 // Replaces `file` by the HTML page. Throws Error(kUsage) if `file` exists, is not empty and was not written by the same
 // generator (Page::generator); throws Error(kIo) if the file cannot be written.

@@ -42,7 +42,7 @@ std::string escape_markdown(const std::string& text) {
   std::string out;
   for (const char c : escape_control(text)) {
     if (c == '@') {
-      out += "@\xE2\x80\x8B";  // a zero-width space, so that nobody is notified
+      out += "@\xE2\x80\x8B";  // the zero-width space keeps "@name" from notifying anybody
     } else if (kSpecial.find(c) != std::string::npos ||
                (c == '.' && !out.empty() && (out.back() == 'w' || out.back() == 'W'))) {  // "www." begins a link
       out += "&#" + std::to_string(static_cast<int>(c)) + ";";

@@ -21,7 +21,7 @@ struct AcceptanceRecord {
   int64_t time = 0;
   std::string segment;  // domain, "" = default; at most 32 bytes of [A-Za-z0-9._-]
   double temperature = 1;
-  bool constrained = false;  // sampled under a grammar
+  bool constrained = false;  // true: the answer was sampled under a grammar
   // True for records of other engines that state only drafted and accepted; `reached` is then set to `drafted`. This
   // field is never written.
   bool efficiency = false;

@@ -30,7 +30,7 @@ std::string validate_again(const GateCommand& c, const std::vector<std::string>&
   return shell_words(command);
 }
 
-constexpr int64_t kLeastPrompts = 4;  // fewer decide nothing about the speed-up (deploy/report/gate_checks.h)
+constexpr int64_t kLeastPrompts = 4;  // fewer prompts decide nothing about the speed-up (deploy/report/gate_checks.h)
 
 // Returns the command for an inconclusive verdict. It depends on what left the verdict open: a missing measurement, a
 // busy machine, acceptance, or the speed-up.
@@ -162,7 +162,7 @@ std::string next_command(const ValidationReport& r, const GateCommand& c) {
     case Verdict::kStaleTarget:
     case Verdict::kImproved:
     case Verdict::kNoSignificantGain:
-      break;  // is_gate_verdict() is false for these, so no report has them
+      break;  // no report has one of these verdicts, because is_gate_verdict() refuses them
   }
   // After `fail` and `stale`: train the draft further on this target's answers.
   return one_line(shell_words({"specdec", "distill", "--target", c.target, "--data", c.data, "--draft",

@@ -29,8 +29,8 @@ struct LabelIndex {
   static constexpr int kVersion = 1;  // schema "specdec.labels/1"
   static constexpr int64_t kMostTopK = 1024;
   std::string kind;         // "top_k" | "hidden"
-  int64_t top_k = 0;        // K; 0 for hidden
-  int64_t hidden_size = 0;  // E; 0 for top_k
+  int64_t top_k = 0;        // K if `kind` is "top_k", else 0
+  int64_t hidden_size = 0;  // E if `kind` is "hidden", else 0
   double temperature = 1;   // temperature of the softmax that gave the log-probabilities
   int64_t vocab_size = 0;
   std::string data_digest;            // sha256 of the data's index.json
@@ -38,7 +38,7 @@ struct LabelIndex {
   std::optional<Fingerprint> target;  // empty if the files of the endpoint's model were not available
   std::string model;                  // the model's name at the endpoint; "" if the target ran in this process
   int64_t num_rows = 0;               // number of rows of the data
-  std::vector<LabelShard> shards;     // for the first rows; for all rows once the labels are complete
+  std::vector<LabelShard> shards;     // the shards written so far, from row 0 on; complete labels cover all rows
   std::string tool_version, started;
 
   int64_t labelled_rows() const;

@@ -34,8 +34,8 @@ struct Seen {
   fs::path store;  // where the channel was seen
 };
 
-// Returns the file that remembers the highest number seen of a channel. `owner` is a store's path, or owner_of() a key
-// that signs for any number of stores.
+// Returns the file that holds the highest number seen of a channel. `owner` is the path of the channel's store, or the
+// result of owner_of() for the key that signed the channel; one key may sign for several stores.
 fs::path memory_of(const std::string& owner, const std::string& channel) {
   const fs::path directory = channel_memory();
   return directory.empty() ? fs::path() : directory / (sha256_hex(owner + '\n' + channel).substr(0, 32) + ".json");

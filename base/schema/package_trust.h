@@ -37,13 +37,12 @@ ChannelRecord read_channel_record(const std::filesystem::path& store, const std:
 
 // Returns the file with a store's public keys, or an empty path if the store demands no signature.
 std::filesystem::path trusted_keys(const std::filesystem::path& store);
-// Checks a channel of a store that demands signatures. Throws Error(kData) saying how to fix it, unless one of the
-// store's keys has signed the channel and the channel's number is not lower than the highest number that this user has
-// seen on this machine. That number is kept in the directory channel_memory(); a warning is logged if it cannot be
-// written.
+// Checks a channel of a store that demands signatures: one of the store's keys must have signed the channel, and the
+// channel's number must be at least the highest number that this user has seen on this machine. Otherwise throws
+// Error(kData) saying how to fix it. The highest number is kept in the directory channel_memory(); a warning is logged
+// if it cannot be written.
 // * A store that demanded signatures when it was last seen, and does not any more, is refused.
-// * The number of a store that was never seen at its path is compared with the highest number that the same key signed
-//   in
+// * If a store was never seen at its path, its number is compared with the highest number that the same key signed in
 //   another place. If that place is gone, the store was moved, so a lower number is refused. If that place still
 //   exists, a lower number only causes a warning.
 void require_trusted_channel(const std::filesystem::path& store, const std::string& channel,
@@ -70,7 +69,7 @@ class VerifiedFiles {
   struct Identity {
     std::string path;
     uint64_t device = 0, node = 0, size = 0;
-    int64_t written = 0, changed = 0;  // in nanoseconds
+    int64_t written = 0, changed = 0;  // mtime and ctime, in nanoseconds
     bool operator==(const Identity&) const = default;
   };
   Identity identity_of(const std::string& path) const;

@@ -21,11 +21,11 @@ struct RejectRecord {
   using Likely = std::pair<int32_t, double>;  // a token and its logprob
   struct Reject {
     int64_t position = 0;  // index in the answer's tokens, from 0
-    // `drafted` is the refused token. `next` is the answer's token at this position; it equals `drafted` if the target
-    // drew the same token after refusing it.
+    // `drafted` is the refused token. `next` is the token that the answer has at this position instead. If both are the
+    // same token, the server records nothing.
     int32_t drafted = 0, next = 0;
-    double logprob = 0;       // of the drafted token
-    std::vector<Likely> top;  // the target's likeliest tokens, in falling order
+    double logprob = 0;       // logprob of `drafted`
+    std::vector<Likely> top;  // the target's likeliest tokens at this position, likeliest first
   };
   std::string id, conversation;  // as in the traffic record
   int64_t time = 0;

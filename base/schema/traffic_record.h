@@ -43,9 +43,8 @@ struct TrafficRecord {
   std::string template_kwargs;
   std::string prompt, response;
   // token_ids: the tokens of the response, or of a chat's last message, as the writer generated them, including the
-  // token that ended the answer. prompt_token_ids: the tokens of the prompt as the writer read them; present with
-  // token_ids in a record of prompt + response, never in a chat, because there they follow from the messages. Empty =
-  // not known.
+  // token that ended the answer. prompt_token_ids: the tokens of the prompt as the writer read them; only in a record
+  // of prompt + response that has token_ids (a chat's prompt is tokenised from its messages). Empty = not known.
   std::vector<int32_t> prompt_token_ids, token_ids;
   std::string text;
   std::optional<SamplingOptions> sampling;

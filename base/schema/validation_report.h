@@ -2,7 +2,8 @@
 // package and monitor read it. The JSON has verdict, reason, started, seconds, tool_version, inputs {target, draft,
 // data, contexts, split, device, dtype, temperature, floor, goal}, judged_by, next, acceptance, segments, baseline,
 // speed, predictions and lossless as in the contract; `speed` and `lossless` are absent if they were not measured.
-// overlap_sum_at is stored as its mean, `overlap`.
+// The JSON has the mean `overlap` of each position instead of the sums
+// overlap_sum_at.
 #pragma once
 
 #include <array>
@@ -23,7 +24,7 @@ namespace specdec {
 struct RolloutFigures {
   int k = 0;
   std::string verify;
-  Estimate alpha;  // mean overlap over reached positions, per conversation
+  Estimate alpha;  // mean overlap at reached positions; .n = number of conversations
   AcceptanceCounts counts;
 };
 
@@ -89,7 +90,7 @@ struct ValidationReport {
   std::vector<std::string> flags;  // validate's other flags, as --name=value or --name
   double temperature = 1, floor = 0.6, goal = 0.7;
   // Acceptance
-  Estimate alpha;  // .n = number of requests
+  Estimate alpha;  // acceptance: the mean overlap per request; .n = number of requests
   double alpha_tokens = 0, greedy_agreement = 0;
   double entropy = 0;  // of the target's p at the same positions, in nats per token; no draft can lower it
   int64_t tokens = 0;
@@ -110,7 +111,7 @@ struct ValidationReport {
   struct Baseline {
     Estimate difference;               // of alpha, this draft's minus the other's; .n = paired requests
     std::string draft_path, draft_id;  // the draft given by --against; "" = the baseline is a report
-    std::optional<double> min_gain;    // the limit for the difference; none = only reported
+    std::optional<double> min_gain;    // the least difference that is required; none = the difference is only reported
     struct Segment {
       std::string name;
       Estimate difference;
@@ -125,9 +126,9 @@ struct ValidationReport {
   // Speed
   bool has_speed = false;
   double draft_cost = 0;                                   // c: cost of one draft token at batch 1
-  std::map<int, double> verify_cost;                       // batch size → v: cost of the rest of a step
+  std::map<int, double> verify_cost;                       // batch size → v: cost of the rest of a step with best_k
   std::map<int, std::map<int, double>> verify_cost_table;  // batch size → K → v, may be empty
-  Estimate speedup;                                        // measured at batch 1, .n = prompts
+  Estimate speedup;                                        // measured at batch 1; .n = number of prompts
   double predicted_speedup = 0;
   int best_k = 0;  // the K that `speedup` was measured with
   struct TableRow {
@@ -138,11 +139,13 @@ struct ValidationReport {
   std::vector<ScheduleRow> schedule;
   std::optional<MachineUse> machine;  // load while the speed-up was measured; absent in reports of earlier versions
   bool prediction_fits() const { return predicted_speedup >= speedup.ci.low && predicted_speedup <= speedup.ci.high; }
-  std::map<int, double> break_even;  // batch size → least constant acceptance with a gain; no entry if none has it
+  // Batch size → the lowest acceptance, equal at all positions, with which some K has a predicted speed-up above 1. A
+  // batch size has no entry if not even an acceptance of 1 is enough.
+  std::map<int, double> break_even;
   // A prediction for another engine, from that engine's costs and the acceptance measured here.
   struct Prediction {
     int batch = 1;
-    double draft_cost = 0, verify_cost = 0;  // c and v
+    double draft_cost = 0, verify_cost = 0;  // c and v, in plain steps of that engine
     int k = 1;                               // the K with the best speed-up
     double speedup = 0;
     std::optional<double> break_even;

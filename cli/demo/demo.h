@@ -9,7 +9,7 @@
 namespace specdec::cli {
 
 struct DemoOptions {
-  // Must not exist, or must be the directory of an earlier demo, which is then replaced.
+  // The output directory. It must not exist, or must be the directory of an earlier demo, which is then replaced.
   std::filesystem::path out = "specdec-demo";
   int64_t conversations = 3000;
   double distill_seconds = 60;

@@ -91,8 +91,8 @@ void write_bigram_draft(const fs::path& data, const fs::path& target, const fs::
   c["head_dim"] = c["intermediate_size"] = 2;
   c["tie_word_embeddings"] = false;
   c["dtype"] = c["torch_dtype"] = "float32";
-  // RMSNorm turns a one-hot row into a row with sqrt(V) / sqrt(1 + V·eps) in one place, so the output matrix is divided
-  // by this factor.
+  // RMSNorm turns a one-hot row into a row with sqrt(V) / sqrt(1 + V·eps) in one element and 0 elsewhere, so the output
+  // matrix is divided by this factor.
   const double eps = json_double(base, "rms_norm_eps", {0, 1}, "config.json", ErrorKind::kModel);
   const double scale = std::sqrt(static_cast<double>(vocab) / (1.0 + static_cast<double>(vocab) * eps));
   const auto fill = [&](const std::string& name, size_t n) {

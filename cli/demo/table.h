@@ -41,7 +41,7 @@ struct DemoBench {
   Json result;
   double acceptance = 0;
 };
-// Both results must use the same prompts.
+// Returns the rows of the table. Both benches must have used the same prompts.
 std::vector<DemoTableRow> demo_table(const DemoBench& distilled, const DemoBench& naive);
 std::string table_to_text(const std::vector<DemoTableRow>& rows);
 

@@ -10,34 +10,26 @@ namespace specdec::cli {
 
 namespace {
 
-double real_of(const Json& value) { return value.is_number() ? value.get<double>() : NAN; }
-
-std::string row_of_draft(const Json& d, int width) {
-  const Json& a = d.at("acceptance");
-  const int k = d.at("k");
-  const double v = k > 0 ? real_of(d.at("verify_cost").at(std::to_string(k))) : NAN;
+std::string row_of_draft(const ComparedDraft& d, int width) {
+  const DistillFigure& a = d.acceptance;
   return format("%-*s  %10lld  %.4f [%.4f, %.4f]  %2d  %6.2f  %6.3f  %6.3f  %5.2f [%.2f, %.2f]  %s%s\n", width,
-                d.at("draft").get<std::string>().c_str(), static_cast<long long>(d.at("parameters").get<int64_t>()),
-                real_of(a.at("value")), real_of(a.at("ci").at(0)), real_of(a.at("ci").at(1)), k,
-                real_of(d.at("length")), real_of(d.at("draft_cost")), v, real_of(d.at("speedup")),
-                real_of(d.at("ci").at(0)), real_of(d.at("ci").at(1)),
-                readable_duration(real_of(d.at("seconds"))).c_str(),
-                d.at("ties_with_first").get<bool>() ? "  not distinguishable from the first" : "");
+                d.draft.c_str(), static_cast<long long>(d.parameters), a.value.value_or(NAN), a.low.value_or(NAN),
+                a.high.value_or(NAN), d.k, d.length, d.draft_cost, d.k > 0 ? d.verify_cost.at(d.k) : NAN, d.speedup,
+                d.ci.low, d.ci.high, readable_duration(d.seconds).c_str(),
+                d.ties_with_first ? "  not distinguishable from the first" : "");
 }
 
 }  // namespace
 
-std::string comparison_text(const Json& c, const std::string& out) {
+std::string comparison_text(const ComparisonReport& c, const std::string& out) {
   int width = 5;
-  for (const Json& d : c.at("drafts"))
-    width = std::max(width, static_cast<int>(d.at("draft").get_ref<const std::string&>().size()));
-  std::string text =
-      "verdict      " + c.at("verdict").get<std::string>() + ": " + c.at("reason").get<std::string>() + "\n";
+  for (const ComparedDraft& d : c.drafts) width = std::max(width, static_cast<int>(d.draft.size()));
+  std::string text = "verdict      " + std::string(to_string(c.verdict)) + ": " + c.reason + "\n";
   text += format("%-*s  parameters  acceptance               K  length       c       v  speed-up            trained\n",
                  width, "draft");
-  for (const Json& d : c.at("drafts")) text += row_of_draft(d, width);
-  text += "comparison   " + out + "/comparison.json\nnext         " + c.at("next_reason").get<std::string>() + "\n";
-  if (c.contains("next")) text += "             " + c["next"].get<std::string>() + "\n";
+  for (const ComparedDraft& d : c.drafts) text += row_of_draft(d, width);
+  text += "comparison   " + out + "/comparison.json\nnext         " + c.next_reason + "\n";
+  if (!c.next.empty()) text += "             " + c.next + "\n";
   return text;
 }
 

@@ -1,12 +1,12 @@
-// Formats a comparison of drafts (schema specdec.distill_comparison/1) as text for people.
+// Formats a comparison of drafts as text for people.
 #pragma once
 
 #include <string>
 
-#include "base/json.h"
+#include "base/schema/distill_comparison.h"
 
 namespace specdec::cli {
 
-std::string comparison_text(const Json& comparison, const std::string& out);
+std::string comparison_text(const ComparisonReport& comparison, const std::string& out);
 
 }  // namespace specdec::cli

@@ -30,41 +30,35 @@ namespace specdec::cli {
 
 namespace {
 
-double real(const Json& value) { return value.is_number() ? value.get<double>() : 0; }
+// Returns the end of the text: the reason for the suggested command, and the command.
+std::string next_text(const DistillReport& r) {
+  return r.next.empty() ? "" : "next         " + r.next_reason + "\n             " + r.next + "\n";
+}
 
-std::string table(const Json& r, const std::string& out) {
-  std::string text =
-      "verdict      " + r.at("verdict").get<std::string>() + ": " + r.at("reason").get<std::string>() + "\n";
-  const auto next = [&] {
-    return r.contains("next") ? "next         " + r["next_reason"].get<std::string>() + "\n             " +
-                                    r["next"].get<std::string>() + "\n"
-                              : std::string();
-  };
-  if (!r.contains("training")) return text + next();
-  const bool acceptance = r.contains("acceptance");
-  const Json& figures = r.at(acceptance ? "acceptance" : "cross_entropy");
-  for (const char* side : {"before", "after"}) {
-    const Json& f = figures.at(side);
-    text += format("%-12s %s %.4f ", side, acceptance ? "acceptance" : "cross entropy", real(f.at("value"))) +
-            interval_text({real(f.at("ci").at(0)), real(f.at("ci").at(1))}, 4) +
-            (acceptance ? format("   greedy agreement %.4f", real(f.at("greedy_agreement"))) : "") + "\n";
-  }
-  const Json& t = r.at("training");
-  text += format("judged on    %lld requests of %lld conversations, %lld tokens\n",
-                 static_cast<long long>(figures.at("requests").get<int64_t>()),
-                 static_cast<long long>(figures.at("conversations").get<int64_t>()),
-                 static_cast<long long>(figures.at("tokens").get<int64_t>()));
+std::string side_text(const char* name, const DistillSide& side, bool by_acceptance) {
+  const DistillFigure& f = side.figure;
+  return format("%-12s %s %.4f ", name, by_acceptance ? "acceptance" : "cross entropy", f.value.value_or(0)) +
+         interval_text({f.low.value_or(0), f.high.value_or(0)}, 4) +
+         (by_acceptance ? format("   greedy agreement %.4f", side.greedy_agreement.value_or(0)) : "") + "\n";
+}
+
+std::string table(const DistillReport& r, const std::string& out) {
+  std::string text = "verdict      " + std::string(to_string(r.verdict)) + ": " + r.reason + "\n";
+  if (!r.training || !r.scores) return text + next_text(r);
+  const DistillScores& scores = *r.scores;
+  const DistillTraining& t = *r.training;
+  const auto whole = [](int64_t x) { return static_cast<long long>(x); };
+  text += side_text("before", scores.before, scores.by_acceptance);
+  text += side_text("after", scores.after, scores.by_acceptance);
+  text += format("judged on    %lld requests of %lld conversations, %lld tokens\n", whole(scores.requests),
+                 whole(scores.conversations), whole(scores.tokens));
   text += format("trained      %lld steps, %lld tokens, %.0f s, %.0f tokens/s; checkpoint of step %lld kept\n",
-                 static_cast<long long>(t.at("steps").get<int64_t>()),
-                 static_cast<long long>(t.at("tokens").get<int64_t>()), real(t.at("seconds")),
-                 real(t.at("tokens_per_second")), static_cast<long long>(t.at("kept_step").get<int64_t>()));
-  if (t.contains("chosen")) {
-    const Json& c = t.at("chosen");
+                 whole(t.steps), whole(t.tokens), t.seconds, t.tokens_per_second, whole(t.kept_step));
+  if (t.chosen.is_object())
     text += format("settings     %lld x %lld tokens per step, peak learning rate %.2g\n",
-                   static_cast<long long>(c.at("accumulate").get<int64_t>()),
-                   static_cast<long long>(c.at("batch_tokens").get<int64_t>()), real(c.at("learning_rate")));
-  }
-  return text + "draft        " + out + "/draft\nreport       " + out + "/report.html\n" + next();
+                   whole(t.chosen.at("accumulate").get<int64_t>()), whole(t.chosen.at("batch_tokens").get<int64_t>()),
+                   t.chosen.at("learning_rate").get<double>());
+  return text + "draft        " + out + "/draft\nreport       " + out + "/report.html\n" + next_text(r);
 }
 
 // Makes LibTorch use huge pages for large blocks, if the user has not decided otherwise (THP_MEM_ALLOC_ENABLE,
@@ -146,8 +140,8 @@ int run_study(const Global& global, const distill::DistillOptions& options, cons
   const bool compares = !options.compared.empty();
   const distill::DistillResult result = compares ? distill::compare(options, tools) : distill::forecast(options, tools);
   write_output(global.json ? result.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
-               : compares  ? comparison_text(result.json, options.out)
-                           : forecast_text(result.json, options.out));
+               : compares  ? comparison_text(read_fields<ComparisonReport>(result.json, options.out), options.out)
+                           : forecast_text(read_fields<ForecastReport>(result.json, options.out), options.out));
   return result.exit_code;
 }
 
@@ -187,10 +181,11 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
     if (is_study) return run_study(global, options, clock);
     const distill::DistillResult result = distill::run(options, make_progress(global), clock, ranks);
     if (!ranks.is_first()) return result.exit_code;
-    write_pages(distill_page(result.json, read_curves(std::filesystem::path(options.out) / "metrics.jsonl")),
-                options.out, "report");
+    const auto report = read_fields<DistillReport>(result.json, options.out);
+    write_pages(distill_page(report, read_curves(std::filesystem::path(options.out) / "metrics.jsonl")), options.out,
+                "report");
     write_output(global.json ? result.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
-                             : table(result.json, options.out));
+                             : table(report, options.out));
     return result.exit_code;
   });
 }

@@ -8,7 +8,7 @@
 namespace specdec::cli {
 
 int run_doctor_gpus(const Global&) {
-  const Json found = self_test::to_json(self_test::check_gpus(SystemClock()));
+  const Json found = json_of(self_test::check_gpus(SystemClock()));
   const std::string text = found.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   write_output(text);
   return 0;

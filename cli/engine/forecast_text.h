@@ -1,12 +1,12 @@
-// Formats a forecast (schema specdec.distill_forecast/1) as text for people.
+// Formats a forecast as text for people.
 #pragma once
 
 #include <string>
 
-#include "base/json.h"
+#include "base/schema/distill_forecast.h"
 
 namespace specdec::cli {
 
-std::string forecast_text(const Json& forecast, const std::string& out);
+std::string forecast_text(const ForecastReport& forecast, const std::string& out);
 
 }  // namespace specdec::cli

@@ -1,4 +1,5 @@
-// Runs deploy/serve until a signal or the admin socket requests the drain. Notes are written to stderr.
+// Runs deploy/serve until a signal or the admin socket tells it to drain: to finish its requests and end. Notes are
+// written to stderr.
 #include <cstdio>
 #include <cstdlib>
 

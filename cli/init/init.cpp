@@ -157,8 +157,8 @@ std::string fill(const std::string& text, const std::map<std::string, std::strin
   return filled;
 }
 
-// Returns the package that is served and monitored: the one in the channel o.channel. But if that is "candidate", it is
-// the package in "production", beside which the candidate is tried.
+// Returns the package that is served and monitored: STORE:CHANNEL with the channel o.channel. For the channel
+// "candidate" it is STORE:production, because a candidate is only tried beside the production package.
 std::string watched(const InitOptions& o) {
   return o.store + ":" + (o.channel == "candidate" ? "production" : o.channel);
 }
@@ -184,7 +184,7 @@ bool has_logs(const InitOptions& o) {
                      [&](const std::string& pattern) { return matches(o.directory / pattern); });
 }
 
-// Converts `path` from relative to the current directory to relative to `directory`, where the written files are.
+// Rewrites `path`, which is relative to the current directory, to be relative to `directory`, where `init` writes.
 // Returns `path` unchanged if it exists in `directory`, and also if it exists in neither place: then it may be a hub
 // name, or a file that is created later.
 std::string seen_from(const fs::path& directory, const std::string& path) {

@@ -18,10 +18,10 @@ struct InitOptions {
   std::string target = "models/target", draft = "prune:2", work = "loop", store = "store", channel = "production",
               state = "monitor.db";
   std::vector<std::string> logs = {"recorded/*.jsonl"};
-  std::vector<std::string> sources = {};  // empty = the acceptance records beside the first of the logs
+  std::vector<std::string> sources = {};  // what the monitor reads; empty = the acceptance records beside the first log
   int64_t requests_per_day = 0;           // 0 = unknown
   std::string image = std::string("specdec:") + kToolVersion, cuda_image = "";  // "" = image + "-cuda"
-  std::vector<std::string> only;                                                // from init_parts(); empty = all
+  std::vector<std::string> only;  // the parts to write (init_parts()); empty = all
   bool force = false;
 };
 

@@ -20,7 +20,6 @@
 #include "base/sha256.h"
 #include "base/shell.h"
 #include "base/verdict.h"
-#include "base/version.h"
 #include "cli/child_process.h"
 #include "cli/log.h"
 #include "cli/loop/advice.h"
@@ -78,15 +77,15 @@ std::string last_error(const std::string& text) {
   return text.substr(begin, text.find('\n', begin) - begin);
 }
 
-RunInputs run_inputs(const LoopSettings& s, const ResolvedModel& target, const std::string& named) {
-  RunInputs inputs{named, fingerprint_model(target.directory).id, target.hub_commit, sha256_file(s.file), {}};
-  for (const std::string& file : data::expand_sources(s.logs)) inputs.logs.emplace_back(file, sha256_file(file));
+LoopInputs run_inputs(const LoopSettings& s, const ResolvedModel& target, const std::string& named) {
+  LoopInputs inputs{named, fingerprint_model(target.directory).id, target.hub_commit, sha256_file(s.file), {}};
+  for (const std::string& file : data::expand_sources(s.logs)) inputs.logs.push_back({file, sha256_file(file)});
   return inputs;
 }
 
 // Returns whether the logs name the target as the writer of the answers: by its fingerprint (as `serve --record` does)
 // or by its name (as gateways do).
-bool is_target(const std::string& writer, const RunInputs& inputs) {
+bool is_target(const std::string& writer, const LoopInputs& inputs) {
   const std::string whole = inputs.target.substr(0, inputs.target.find('@'));
   return (writer.size() >= 12 && inputs.target_id.starts_with(writer)) || writer == whole ||
          writer == fs::path(whole).filename();
@@ -94,7 +93,7 @@ bool is_target(const std::string& writer, const RunInputs& inputs) {
 
 // Returns whether the data directory has answers that were written by another model than the target, according to the
 // logs.
-bool written_by_another(const fs::path& data, const RunInputs& inputs) {
+bool written_by_another(const fs::path& data, const LoopInputs& inputs) {
   const ShardIndex index = shard_index_from_json(read_json(data / "index.json"), (data / "index.json").string());
   if (index.written_by != "unknown" && index.written_by != "target" && !is_target(index.written_by, inputs))
     return true;
@@ -109,7 +108,7 @@ bool written_by_another(const fs::path& data, const RunInputs& inputs) {
 // answers, else the ingested data.
 class Stages {
  public:
-  Stages(const LoopSettings& settings, const RunInputs& inputs, fs::path run)
+  Stages(const LoopSettings& settings, const LoopInputs& inputs, fs::path run)
       : s_(settings), inputs_(inputs), run_(std::move(run)) {}
 
   enum class Regenerate { kNo, kYes, kNotYetKnown };
@@ -187,7 +186,7 @@ class Stages {
   }
 
   const LoopSettings& s_;
-  const RunInputs& inputs_;
+  const LoopInputs& inputs_;
   fs::path run_;
 };
 
@@ -205,7 +204,7 @@ void visit_fields(Fields& f, PlannedStage& stage) {
 
 struct LoopPlan {
   std::string verdict, key, reason;
-  Json inputs;
+  LoopInputs inputs;
   std::vector<PlannedStage> stages;
 };
 void visit_fields(Fields& f, LoopPlan& plan) {
@@ -213,15 +212,15 @@ void visit_fields(Fields& f, LoopPlan& plan) {
   f.schema("loop_plan", 1);
   f.one_of("verdict", plan.verdict, {"planned", "refused"});
   f("key", plan.key);
-  f.json("inputs", plan.inputs);
+  f("inputs", plan.inputs);
   f("stages", plan.stages);
   f(if_any("reason"), plan.reason);
 }
 
-int print_plan(const Global& global, const RunInputs& inputs, const Stages& stages, const fs::path& run,
+int print_plan(const Global& global, const LoopInputs& inputs, const Stages& stages, const fs::path& run,
                const std::optional<Refusal>& refused) {
   const std::string key = run.filename().string();
-  LoopPlan plan = {refused ? "refused" : "planned", key, refused ? refused->reason : "", to_json(inputs), {}};
+  LoopPlan plan = {refused ? "refused" : "planned", key, refused ? refused->reason : "", inputs, {}};
   std::string text =
       "run " + key + " in " + run.string() + "\n" + (refused ? "would not start: " + refused->reason + "\n" : "");
   const std::optional<RunState> state =
@@ -259,8 +258,8 @@ void hand_on(const Stage& stage, const std::string& line) {
   say(stage.name + ": " + line, line.starts_with("warning: ") ? LogLevel::kWarn : LogLevel::kInfo);
 }
 
-// Runs one stage. Its stderr is written to the run's log, and progress and warnings of it are shown. With -v, stderr
-// goes to this process's stderr instead, in the same log format.
+// Runs one stage. The stage's stderr is written to the run's log; its progress and warnings are also shown. With -v,
+// stderr goes to this process's stderr instead, in the same log format.
 ChildResult run_stage(const Global& global, const LoopSettings& settings, const Stage& stage, const fs::path& log) {
   const bool shown = global.verbosity > 0;
   std::vector<std::string> arguments = {"--log-format", shown ? global.log_format : "text"};
@@ -285,7 +284,8 @@ ChildResult run_stage(const Global& global, const LoopSettings& settings, const 
   return child;
 }
 
-// Runs stage `index`, and starts it again if some of its processes were lost; it then resumes from its last checkpoint.
+// Runs stage `index`, and starts the stage again if some of its processes were lost. The stage then resumes from its
+// last checkpoint.
 ChildResult run_to_end(const Global& global, const LoopSettings& settings, const Stages& stages, size_t index,
                        const fs::path& log) {
   for (int restarts = 0;; ++restarts) {
@@ -298,8 +298,8 @@ ChildResult run_to_end(const Global& global, const LoopSettings& settings, const
   }
 }
 
-// Returns the end of the distill stage if it is certain beforehand, because too few conversations are held out for a
-// verdict.
+// Returns the result of a distill stage that cannot reach a verdict because too few conversations are held out; the
+// stage then need not be started. Returns nothing if enough conversations are held out.
 std::optional<StageEnd> certain_end(const fs::path& learnt) {
   const data::ShardReader reader(learnt);
   std::set<std::string> conversations;
@@ -315,8 +315,8 @@ std::optional<StageEnd> certain_end(const fs::path& learnt) {
                   .ran = false};
 }
 
-// Removes what a stage wrote with other settings: `directory` in the run's directory, and files named after it. They
-// are renamed first, so that a crash cannot leave them half removed.
+// Removes what a stage wrote with other settings: `directory` in the run's directory, and everything there whose name
+// begins with "<directory>.". Each path is renamed first, so that a crash cannot leave it half removed.
 void remove_outputs(const fs::path& run, const std::string& directory) {
   std::vector<fs::path> paths;
   for (const auto& entry : fs::directory_iterator(run))
@@ -359,8 +359,8 @@ int run_stages(const Global& global, const LoopSettings& settings, const Stages&
       state.record(stage.name, stage.output, end.seconds, end.result);
       continue;
     }
-    const Json& stages_done = state.json().at("stages");
-    const Json trained = stages_done.contains("distill") ? stages_done.at("distill").value("result", Json()) : Json();
+    const auto& done = *state.state().stages;
+    const Json trained = done.contains("distill") ? done.at("distill").result : Json();
     const Advice advice = advise(settings, end, trained);
     state.stopped(end, clock.unix_seconds(), advice.reason, advice.change);
     const std::string line = "specdec: error: loop: " + stage.name + " ended with exit code " +
@@ -378,7 +378,7 @@ int run_stages(const Global& global, const LoopSettings& settings, const Stages&
 
 // Throws, before anything is written, for settings that a stage would reject hours later.
 void check_settings(const LoopSettings& settings) {
-  const RunInputs none;
+  const LoopInputs none;
   for (const Stage& stage : Stages(settings, none, settings.work / "runs" / "new").all())
     check_stage(settings, stage.name, stage.arguments);
   check_places(settings, settings.target);
@@ -403,7 +403,7 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
     for (const auto& entry : fs::directory_iterator(settings.work / "runs"))  // also in runs that will not be continued
       if (entry.is_directory()) remove_partials(entry.path(), 0);
   }
-  const RunInputs inputs = run_inputs(settings, target, given.target);
+  const LoopInputs inputs = run_inputs(settings, target, given.target);
   const auto earlier = earlier_runs(settings.work);
   const std::optional<std::string> continued = run_to_continue(earlier, inputs);
   const std::string key = continued.value_or(inputs.key());
@@ -413,17 +413,12 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
   const Stages stages(settings, inputs, run);
   if (order.plan) return print_plan(global, inputs, stages, run, refused);
   if (refused) {
-    if (global.json)
-      std::printf("%s\n", Json{{"schema", "specdec.loop/1"},
-                               {"key", key},
-                               {"verdict", refused->exit_code == 75 ? "cooldown" : "unchanged"},
-                               {"reason", refused->reason},
-                               {"started", format_utc(clock.unix_seconds())},
-                               {"seconds", 0},
-                               {"tool_version", kToolVersion},
-                               {"inputs", to_json(inputs)}}
-                              .dump()
-                              .c_str());
+    LoopState state;
+    state.head = {refused->exit_code == 75 ? "cooldown" : "unchanged", format_utc(clock.unix_seconds())};
+    state.inputs = inputs;
+    state.key = key;
+    state.reason = refused->reason;
+    if (global.json) std::printf("%s\n", json_of(state).dump().c_str());
     say("specdec: loop: " + refused->reason, LogLevel::kError, {{"exit_code", refused->exit_code}});
     return refused->exit_code;
   }
@@ -436,7 +431,7 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
     say("it was interrupted: it goes on with the logs of then");
   const int code = run_stages(global, settings, stages, state);
   if (global.json)
-    std::printf("%s\n", state.json().dump().c_str());
+    std::printf("%s\n", json_of(state.state()).dump().c_str());
   else if (code == 0)
     std::printf("promoted: %s:%s\n", settings.store.c_str(), settings.channel.c_str());
   remove_old_runs(settings.work, key, settings.keep);
@@ -474,6 +469,9 @@ void add_loop(Cli& cli) {
   });
 }
 
-void describe_loop_plan(Results& results) { results.add<LoopPlan>({.commands = {"loop run"}, .exit_codes = {75}}); }
+void describe_loop_results(Results& results) {
+  results.add<LoopPlan>({.commands = {"loop run"}, .exit_codes = {75}});
+  results.add<LoopState>({.commands = {"loop run"}, .exit_codes = {75}});
+}
 
 }  // namespace specdec::cli

@@ -5,9 +5,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/schema/error_report.h"
-#include "base/sha256.h"
 #include "base/verdict.h"
-#include "base/version.h"
 #include "cli/loop/loop.h"
 
 namespace specdec::cli {
@@ -19,29 +17,26 @@ fs::path runs_of(const fs::path& work) { return work / "runs"; }
 std::optional<EarlierRun> read_earlier(const fs::path& directory) {
   try {
     const fs::path file = directory / "state.json";
-    const Json state = read_json(file);
-    require_schema(state, "loop", 1, directory.string());
+    const LoopState state = read_fields<LoopState>(read_json(file), file.string());
+    if (!state.stages) return std::nullopt;
     EarlierRun run;
     run.key = directory.filename().string();
     run.written = fs::last_write_time(file);
-    run.verdict = state.value("verdict", "running");
-    run.started = state.value("started_unix", int64_t{0});
-    run.ended = state.value("ended_unix", int64_t{0});
-    if (const auto stopped = state.find("stopped"); stopped != state.end()) {
-      run.stopped_code = stopped->value("exit_code", 0);
-      run.stopped_stage = stopped->value("stage", "");
-      run.reason = stopped->value("reason", "");
-      run.change = stopped->value("change", "");
-      run.ran = stopped->value("ran", true);
+    run.verdict = state.head.verdict;
+    run.started = state.started_unix.value_or(0);
+    run.ended = state.ended_unix.value_or(0);
+    if (state.stopped) {
+      run.stopped_code = state.stopped->exit_code;
+      run.stopped_stage = state.stopped->stage;
+      run.reason = state.stopped->reason;
+      run.change = state.stopped->change;
+      run.ran = state.stopped->ran;
     }
-    if (const auto inputs = state.find("inputs"); inputs != state.end()) {
-      run.target_id = inputs->value("target_id", "");
-      run.settings_sha256 = inputs->value("settings_sha256", "");
-    }
-    run.has_data = state.at("stages").contains("data");
+    run.target_id = state.inputs.target_id;
+    run.settings_sha256 = state.inputs.settings_sha256;
+    run.has_data = state.stages->contains("data");
     return run;
   } catch (const Error&) {
-  } catch (const Json::exception&) {
   } catch (const fs::filesystem_error&) {
   }
   return std::nullopt;
@@ -54,75 +49,56 @@ std::string ago(int64_t seconds) {
 
 }  // namespace
 
-std::string RunInputs::key() const {
-  Sha256 hash;
-  hash.update(target_id);
-  for (const auto& [path, digest] : logs) hash.update(path + digest);
-  return hash.hex().substr(0, 12);
-}
-
-Json to_json(const RunInputs& inputs) {
-  Json logs = Json::array();
-  for (const auto& [path, digest] : inputs.logs) logs.push_back({{"path", path}, {"sha256", digest}});
-  Json json = {{"target", inputs.target},
-               {"target_id", inputs.target_id},
-               {"settings_sha256", inputs.settings_sha256},
-               {"logs", logs}};
-  if (!inputs.target_commit.empty()) json["target_commit"] = inputs.target_commit;
-  return json;
-}
-
-RunState::RunState(fs::path directory, const RunInputs& inputs, int64_t now) : directory_(std::move(directory)) {
+RunState::RunState(fs::path directory, const LoopInputs& inputs, int64_t now) : directory_(std::move(directory)) {
   const std::string key = directory_.filename().string();
   const fs::path file = directory_ / "state.json";
   if (!fs::exists(file)) {
-    state_ = {
-        {"schema", "specdec.loop/1"}, {"key", key},     {"verdict", "running"},         {"started", format_utc(now)},
-        {"started_unix", now},        {"seconds", 0.0}, {"tool_version", kToolVersion}, {"inputs", to_json(inputs)},
-        {"stages", Json::object()}};
+    state_.head.verdict = kRunning;
+    state_.head.started = format_utc(now);
+    state_.started_unix = now;
+    state_.key = key;
+    state_.inputs = inputs;
+    state_.stages.emplace();
     return;
   }
-  const Json old = read_json(file);
-  require_schema(old, "loop", 1, file.string());
-  if (!old.contains("stages") || !old["stages"].is_object() || old.value("key", "") != key)
+  state_ = read_fields<LoopState>(read_json(file), file.string());
+  if (!state_.stages || state_.key != key)
     throw Error(ErrorKind::kData, file.string() + ": not the state of this run: remove its directory to start again");
-  state_ = old;
-  Json& settings = state_["inputs"]["settings_sha256"];
-  if (settings == inputs.settings_sha256) return;
-  settings = inputs.settings_sha256;
-  state_["verdict"] = "running";
-  state_.erase("stopped");
-  state_.erase("ended_unix");
+  if (state_.inputs.settings_sha256 == inputs.settings_sha256) return;
+  state_.inputs.settings_sha256 = inputs.settings_sha256;
+  state_.head.verdict = kRunning;
+  state_.stopped.reset();
+  state_.ended_unix.reset();
 }
 
 bool RunState::began_otherwise(const std::string& stage, const std::string& key) const {
-  const auto begun = state_.find("begun");  // absent in states of older versions
-  return begun != state_.end() && begun->is_object() && begun->value(stage, key) != key;
+  const auto begun = state_.begun.find(stage);  // states of older versions have none
+  return begun != state_.begun.end() && begun->second != key;
 }
 
 bool RunState::done(const std::string& stage, const std::string& key, const fs::path& output) const {
-  return state_["stages"].contains(stage) && !began_otherwise(stage, key) && fs::exists(output);
+  return state_.stages->contains(stage) && !began_otherwise(stage, key) && fs::exists(output);
 }
 
 void RunState::begin(const std::string& stage, const std::string& key) {
   bool is_repeated = false;
   if (began_otherwise(stage, key))
     for (const LoopStage& s : loop_stages())
-      if (is_repeated |= s.name == stage) state_["stages"].erase(s.name);
-  state_["begun"][stage] = key;
+      if (is_repeated |= s.name == stage) state_.stages->erase(s.name);
+  state_.begun[stage] = key;
   write();
 }
 
 void RunState::record(const std::string& stage, const fs::path& output, double seconds, const Json& result) {
-  state_["stages"][stage] = {{"seconds", seconds}, {"output", output.string()}, {"result", result}};
-  state_["seconds"] = state_.value("seconds", 0.0) + seconds;
-  state_["verdict"] = "running";
-  state_.erase("stopped");
+  (*state_.stages)[stage] = {seconds, output.string(), result};
+  state_.head.seconds += seconds;
+  state_.head.verdict = kRunning;
+  state_.stopped.reset();
   write();
 }
 
 void RunState::promoted(int64_t now) {
-  state_.erase("stopped");
+  state_.stopped.reset();
   finish(kPromoted, now);
 }
 
@@ -141,20 +117,18 @@ StageEnd stage_end(const std::string& stage, int exit_code, double seconds, cons
 }
 
 void RunState::stopped(const StageEnd& end, int64_t now, const std::string& reason, const std::string& change) {
-  state_["stopped"] = {{"stage", end.stage},   {"exit_code", end.exit_code}, {"seconds", end.seconds},
-                       {"result", end.result}, {"reason", reason},           {"change", change},
-                       {"ran", end.ran}};
-  state_["seconds"] = state_.value("seconds", 0.0) + end.seconds;
+  state_.stopped = LoopState::Stop{end.stage, end.exit_code, end.seconds, end.result, reason, change, end.ran};
+  state_.head.seconds += end.seconds;
   finish(end.stage + " failed", now);
 }
 
 void RunState::finish(const std::string& verdict, int64_t now) {
-  state_["verdict"] = verdict;
-  state_["ended_unix"] = now;
+  state_.head.verdict = verdict;
+  state_.ended_unix = now;
   write();
 }
 
-void RunState::write() const { write_file_atomic(directory_ / "state.json", state_.dump(1) + "\n"); }
+void RunState::write() const { write_file_atomic(directory_ / "state.json", json_of(state_).dump(1) + "\n"); }
 
 std::vector<EarlierRun> earlier_runs(const fs::path& work) {
   std::vector<EarlierRun> runs;
@@ -167,7 +141,7 @@ std::vector<EarlierRun> earlier_runs(const fs::path& work) {
   return runs;
 }
 
-std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, const RunInputs& inputs) {
+std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, const LoopInputs& inputs) {
   const std::string key = inputs.key();
   for (const EarlierRun& run : runs)
     if (run.key == key) return key;
@@ -181,7 +155,7 @@ std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, 
   return std::nullopt;
 }
 
-std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInputs& inputs, double cooldown_s,
+std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const LoopInputs& inputs, double cooldown_s,
                                int64_t now) {
   const std::string key = inputs.key();
   const auto counts = [&](const EarlierRun& run) {
@@ -194,7 +168,8 @@ std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInp
     if (!run.reason.empty()) text += " (" + run.stopped_stage + ": " + run.reason + "; to change: " + run.change + ")";
     return text;
   };
-  // A verdict on the same logs takes precedence over verdicts on other logs, even if both ended within the same second.
+  // A verdict on the same logs takes precedence over verdicts on other logs, even if both runs ended within the same
+  // second.
   for (const EarlierRun& run : runs)
     if (counts(run) && run.key == key && (cooling(run) || run.stopped_code != 4))
       return Refusal{run.stopped_code,

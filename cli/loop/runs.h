@@ -8,35 +8,26 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/schema/loop_state.h"
 
 namespace specdec::cli {
 
-// The inputs of a run. key() is a digest of target_id and logs; it is the name of the run. The settings are not part of
-// key(); they are part of the keys of the stages (RunState).
-struct RunInputs {
-  std::string target, target_id, target_commit;           // as given; fingerprint; commit of a hub name ("" = none)
-  std::string settings_sha256;                            // digest of the bytes of LOOP.toml
-  std::vector<std::pair<std::string, std::string>> logs;  // path, sha256
-  std::string key() const;
-};
-Json to_json(const RunInputs& inputs);
+// The verdict in state.json of a run that ended well, and of a run that has not ended. The verdict of a run that failed
+// is "STAGE failed".
+inline constexpr const char *kPromoted = "promoted", *kRunning = "running";
 
-// The verdict in state.json for a run that ended well.
-inline constexpr const char* kPromoted = "promoted";
-
-// The end of one stage's process.
+// How one stage's process ended: exit code, duration, and what the process printed.
 struct StageEnd {
   std::string stage;
   int exit_code = 0;
   double seconds = 0;
-  Json result = nullptr;   // the stage's JSON, null if it gave none
-  std::string error = "";  // the stage's error message; "" = none
-  bool ran = true;         // false if the stage was not started, because its end was certain
+  Json result = nullptr;   // the JSON that the stage printed, null if it printed none
+  std::string error = "";  // error message that the stage logged or printed; "" = none
+  bool ran = true;         // false: not started, because too few conversations are held out for a verdict
 };
-// Returns the end of a stage that printed `printed` on stdout and logged the error `logged` ("" = none). If `printed`
-// is the JSON of an error, the stage has no result, and StageEnd::error is the message of that JSON instead of
-// `logged`.
+// Returns the StageEnd of a stage that printed `printed` on stdout and logged the error `logged` ("" = none). If
+// `printed` is the JSON of an error, the stage has no result, and StageEnd::error is the message of that JSON instead
+// of `logged`.
 StageEnd stage_end(const std::string& stage, int exit_code, double seconds, const Json& printed,
                    const std::string& logged);
 
@@ -53,10 +44,10 @@ class RunState {
  public:
   // Reads an existing state. If the state was written with other settings, its verdict is dropped. Throws Error(kData)
   // for a file that is not the state of this run.
-  RunState(std::filesystem::path directory, const RunInputs& inputs, int64_t now);
+  RunState(std::filesystem::path directory, const LoopInputs& inputs, int64_t now);
 
   const std::filesystem::path& directory() const { return directory_; }
-  const Json& json() const { return state_; }
+  const LoopState& state() const { return state_; }
   bool done(const std::string& stage, const std::string& key, const std::filesystem::path& output) const;
   // Returns whether the stage began earlier with another key, so that its output is useless.
   bool began_otherwise(const std::string& stage, const std::string& key) const;
@@ -71,10 +62,10 @@ class RunState {
   void finish(const std::string& verdict, int64_t now);
   void write() const;
   std::filesystem::path directory_;
-  Json state_;
+  LoopState state_;
 };
 
-// The facts about an earlier run that the next one needs.
+// The facts about an earlier run that decide how the next run starts.
 struct EarlierRun {
   std::string key, target_id, settings_sha256, verdict;  // verdict is "running" until the run ends
   int64_t started = 0, ended = 0;                        // Unix seconds; 0 = unknown
@@ -82,7 +73,7 @@ struct EarlierRun {
   std::filesystem::file_time_type written;
   int stopped_code = 0;                       // exit code of the stage that stopped the run, 0 = none
   bool has_data = false;                      // true if the run's data stage is done
-  bool ran = true;                            // false if stopped_stage was not even started
+  bool ran = true;                            // false if stopped_stage was not even started (StageEnd::ran)
   std::string stopped_stage, reason, change;  // the stage that failed, why, and what to change (cli/loop/advice.h)
 
   // True if a verdict, and not an error, stopped the run.
@@ -95,7 +86,7 @@ std::vector<EarlierRun> earlier_runs(const std::filesystem::path& work);
 // `inputs`, whatever its settings were. Second choice is a run of the same target and settings, with other logs, that
 // was interrupted after its data stage. It goes on with the logs that it began with: logs grow all the time, and a run
 // on the newest logs would have to start over.
-std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, const RunInputs& inputs);
+std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, const LoopInputs& inputs);
 
 // Why no run may start now. There are two possible reasons:
 // * A run with the same logs, target and settings ended with a verdict; `exit_code` is the exit code of that verdict.
@@ -107,7 +98,7 @@ struct Refusal {
   int exit_code = 0;
   std::string reason;
 };
-std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInputs& inputs, double cooldown_s,
+std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const LoopInputs& inputs, double cooldown_s,
                                int64_t now);
 
 // Removes all runs except the newest `keep`, and the directories of runs that were killed before they wrote a state.

@@ -14,7 +14,7 @@ namespace specdec::data {
 
 // The place of a row in the sources, as rejects.jsonl names it.
 struct RowPlace {
-  uint32_t source = 0;  // index of the file
+  uint32_t source = 0;  // index of the file among all sources
   int64_t number = 0;   // RawRecord::number (data/sources/record_reader.h)
 };
 
@@ -27,7 +27,8 @@ class BatchJoin {
   // responses before a request), all rows with this custom_id are refused (ambiguous_id).
   std::optional<ParsedRow> add(const BatchHalf& half, std::string_view row, RowPlace place, const RowOptions& options);
 
-  // Calls f(place, why) for each row whose other half never came, in the order of their places.
+  // Calls f(place, why) for each request row without a response row and each response row without a request row, in the
+  // order of their places.
   void refuse_waiting(const std::function<void(const RowPlace&, const Rejected&)>& f) const;
 
  private:

@@ -10,7 +10,7 @@
 namespace specdec::data {
 
 // Says in which field of a row each part of the record is. A field is a key of the row, or a.b for the key b inside a;
-// "" = the row has no such field. The content is either prompt and answer, or messages; all others are optional.
+// "" = the row has no such field. The content is either prompt and answer, or messages; all other fields are optional.
 struct FieldMap {
   std::string prompt, answer;
   std::string messages;  // a chat in the form of the format `chat`, including the answer

@@ -30,8 +30,8 @@ struct RowOptions;
 
 // A format of traffic logs: its name, how a row is recognised, and how it is parsed.
 struct TrafficFormat {
-  const char* name;  // --format NAME, and the name in the counts
-  const char* keys;  // the keys by which it is recognised, for --help
+  const char* name;  // the value of --format, and the format's name in the counts
+  const char* keys;  // the keys by which a row of the format is recognised, for --help
   bool (*matches)(const Json& row);
   // Appends the records of the row (most rows hold one; a line of OTLP holds many), or throws Refusal.
   void (*parse)(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
@@ -48,13 +48,13 @@ struct RowOptions {
   const TrafficFormat* format = nullptr;  // null = recognise the format of each row
   std::string domain_field;               // "" = "domain"; "a.b" = the field b inside the field a
   std::string tenant_field;               // "" = the format's own field
-  // Rows of the format alpaca, and mapped rows with a prompt, become a user and an assistant message.
+  // If true, rows of the format alpaca, and mapped rows with a prompt, become a user and an assistant message.
   bool instructions_as_chat = false;
   FieldMap map;  // for mapped_format() only
 };
 
 struct ParsedLine {
-  const TrafficFormat* format = nullptr;  // null: not recognised
+  const TrafficFormat* format = nullptr;  // the row's format; null = not recognised
   std::vector<ParsedRow> rows;            // one, or several if a line holds several records
 };
 

@@ -1,4 +1,5 @@
-// The patterns of redaction and their checks: checksums, number ranges, and characters that must not adjoin a find.
+// The patterns of redaction and their checks: checksums, number ranges, and characters that must not stand directly
+// before or after a match.
 #include "data/redact/detectors.h"
 
 #include <arpa/inet.h>
@@ -148,7 +149,7 @@ Span check_phone(std::string_view text, Span found) {
   if (is_word(next) || (is_one_of(next, "-./:") && is_digit(at(text, found.end + 1)))) return {};
   const auto digits = std::count_if(text.begin() + found.begin, text.begin() + found.end, is_digit);
   const bool national = text[first_digit(text, found.begin)] == '0';
-  // Rejects a group in the middle of a longer number ("DE89 3704 0044 0532 …").
+  // Rejects a candidate that is a group of digits in the middle of a longer number ("DE89 3704 0044 0532 …").
   if (text[found.begin] == '0' && previous == ' ' && found.begin >= 2 && is_digit(text[found.begin - 2])) return {};
   return digits >= (national ? 8 : 9) && digits <= 15 ? found : Span{};
 }

@@ -13,15 +13,15 @@ namespace specdec::data {
 
 namespace {
 
-// A find of a detector with Holds::kDigit begins and ends at most this many bytes from a digit. The largest distance is
-// that of IBANs with spaces (41).
+// Text that a detector with Holds::kDigit redacts begins and ends at most this many bytes from a digit. The largest
+// distance is that of IBANs with spaces (41).
 constexpr size_t kDigitReach = 56;
 
 // Returns true for the characters that the pattern of e-mail addresses allows. Every byte of a non-ASCII character
 // counts as allowed.
 bool in_address(char c) { return is_word(c) || c == '.' || c == '-' || c == '%' || c == '+' || c == '@' || (c & 0x80); }
 
-// Returns the next stretch of text that the detector has to search, from `position` on: the whole rest, the
+// Returns the next part of the text, from `position` on, that the detector has to search: all text to the end, the
 // neighbourhood of the next digits, or the run of address characters around the next at sign.
 Span next_stretch(const Detector& detector, std::string_view text, size_t position) {
   if (detector.holds == Detector::Holds::kAnything) return {position, text.size()};
@@ -47,9 +47,9 @@ size_t after_character(std::string_view text, size_t i) {
   return i;
 }
 
-// The text that the detectors search, in which earlier finds are already replaced by their tags. The other two members
-// are empty unless the text is a normalised form of the original: `origin` holds the position in the original of each
-// byte and of the end, and `finds` collects the stretches of the original that were found.
+// The text that the detectors search. Text that was redacted earlier is already replaced by tags. `origin` and `finds`
+// are empty unless the text is a normalised form of an original. `origin` is then the position in the original of each
+// byte of `text` and of its end, and `finds` collects the parts of the original to redact.
 struct Work {
   struct Find {
     size_t begin, end;
@@ -60,7 +60,8 @@ struct Work {
   std::vector<Find> finds;
 };
 
-// Builds the text with one detector's finds replaced by tags; copies the text only if there is a find.
+// Builds the text in which everything that one detector redacts is replaced by tags. Copies the text only if the
+// detector redacts something.
 class Replacement {
  public:
   explicit Replacement(Work& work) : work_(work) {}
@@ -102,7 +103,7 @@ class Replacement {
   int64_t count_ = 0;
 };
 
-// Replaces every find of one detector by its tag and returns the number of finds.
+// Replaces everything that one detector redacts by the detector's tag. Returns the number of replacements.
 int64_t replace_finds(const Detector& detector, Work& work) {
   const std::string_view text = work.text;
   Replacement made(work);
@@ -127,8 +128,8 @@ int64_t replace_finds(const Detector& detector, Work& work) {
   return made.finish();
 }
 
-// Returns the original with the collected finds replaced by their tags. If a find begins inside an earlier find and
-// ends after it, the part after it is removed without a second tag.
+// Returns the original text with the parts in `finds` replaced by their tags. If a part begins inside an earlier part
+// and ends after it, the text after the earlier part is removed without a second tag.
 std::string replaced(std::string_view original, std::vector<Work::Find> finds) {
   std::sort(finds.begin(), finds.end(), [](const Work::Find& a, const Work::Find& b) {
     return std::pair(a.begin, b.end) < std::pair(b.begin, a.end);
@@ -164,15 +165,15 @@ std::string redact_as(std::string_view input, bool is_id, RedactionCounts& count
   return work.finds.empty() ? std::string(input) : replaced(input, std::move(work.finds));
 }
 
-// Replaces `name` by its keyed digest if it contains a find. The digest is the same in every row, and different names
-// get different digests.
+// Replaces `name` by its keyed digest if it contains personal data or a secret. The digest is the same in every row,
+// and different names get different digests.
 void redact_name(std::string& name, const IdKey& key) {
   RedactionCounts finds;
   redact_as(name, true, finds);
   if (!finds.empty()) name = "redacted-" + key.digest("name", name);
 }
 
-// Redacts every string and number in `value`; a number with a find becomes a string. Keys are redacted only inside
+// Redacts every string and number in `value`; a redacted number becomes a string. Keys are redacted only inside
 // "arguments", where the model wrote them; elsewhere they belong to the program that sent the request. If redaction
 // makes two keys equal, they are numbered.
 void redact_values(nlohmann::ordered_json& value, bool with_keys, RedactionCounts& counts) {
@@ -222,7 +223,7 @@ void redact_json(std::string& json, const char* what, const IdKey& key, Redactio
 std::string redact(std::string_view text, RedactionCounts& counts) { return redact_as(text, false, counts); }
 
 void redact_record(TrafficRecord& record, const IdKey& key, RedactionCounts& counts) {
-  // A text that contains a find is also spelled by the record's token ids, so they are dropped.
+  // The record's token ids decode to the unredacted text, so they are dropped if the text contains something to redact.
   const auto redact_spelled = [&](std::string& text) {
     std::string redacted = redact(text, counts);
     if (redacted != text) record.prompt_token_ids = record.token_ids = {};

@@ -12,9 +12,9 @@ namespace {
 
 constexpr size_t kLongRun = 14, kWindow = 256, kCountBlock = 64;
 
-// Returns true if the window of kWindow bytes has 14 run characters in a row. The loops mark the beginnings of runs of
-// one, two, four, eight and at last fourteen characters. They have a fixed length, so that the compiler vectorises
-// them.
+// Returns true if the window of kWindow bytes has 14 characters [A-Za-z0-9_+,./-] in a row (is_run_character). The
+// loops mark the beginnings of runs of one, two, four, eight and at last fourteen characters. They have a fixed length,
+// so that the compiler vectorises them.
 SPECDEC_CLONES("avx2", "default")
 bool window_has_run(const char* text) {
   uint8_t together[kWindow + 32] = {};

@@ -42,7 +42,8 @@ constexpr char kLetterCosts[27][27] = {
 constexpr char kKindCosts[4][5] = {"AMQJ", "BENK", "JNBF", "CJDJ"};
 
 constexpr size_t kShortest = 12;
-constexpr double kStepBits = 3.8;  // most bits of a letter after itself or its alphabetic predecessor: "xxxx", "abcdef"
+// Maximum cost in bits of a letter that repeats the letter before it, or follows it in the alphabet: "xxxx", "abcdef"
+constexpr double kStepBits = 3.8;
 
 enum Kind { kLower, kUpper, kDigit, kSign };
 

@@ -24,8 +24,8 @@ struct CallSign {
   bool operator==(const CallSign& other) const { return opening == other.opening && name == other.name; }
 };
 
-// Returns the places where one of the names occurs and is not part of a longer word, in order. Since `text` has no
-// white space, a name in prose touches the neighbouring words and is not found.
+// Returns the places where one of the function names occurs and is not part of a longer word, in order. Since `text`
+// has no white space, a name in prose touches the neighbouring words and is not found.
 std::vector<CallSign> call_signs(const std::string& text, const std::vector<std::string>& names) {
   std::vector<CallSign> signs;
   const std::set<std::string> unique(names.begin(), names.end());
@@ -58,8 +58,8 @@ std::vector<AnswerTurn> answer_turns(const TokenRow& row) {
     if (turns.empty() || turns.back().end != t) turns.push_back({t, t, {}});
     turns.back().end = t + 1;
   }
-  // In a row of plain text, every token but the first is learnt. The loss mask then does not show the answer, so the
-  // answer begins after prompt_tokens.
+  // In a row of plain text, every token but the first is learnt. The loss mask then does not show where the answer
+  // begins, so prompt_tokens decides.
   const bool is_text =
       turns.size() == 1 && turns[0].begin == 1 && turns[0].end == size && turns[0].begin < row.prompt_tokens;
   if (turns.empty() || is_text) turns = {{row.prompt_tokens, size, {}}};

@@ -25,9 +25,9 @@ namespace specdec::data {
 
 namespace {
 
-constexpr int kFirstAttempts = 6;  // the waits between them sum to 15.5 s
+constexpr int kFirstAttempts = 6;  // for the first request; the waits between the attempts sum to 15.5 s
 constexpr double kProbeSeconds = 10;
-constexpr size_t kMostWithoutAnswer = 8;  // if this many conversations in a row fail, the run ends
+constexpr size_t kMostWithoutAnswer = 8;  // if this many consecutive conversations fail, the run ends
 
 struct Job {
   std::string split;
@@ -331,7 +331,7 @@ class Regenerate {
   Json settings_;
   std::vector<Job> jobs_;
 
-  // Shared by the workers. `mutex_` guards these members, the log and the counts of result_.
+  // The members below are shared by the workers. `mutex_` guards them, the log and the counts of result_.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<AnswerLog> log_;

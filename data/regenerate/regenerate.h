@@ -21,7 +21,7 @@ struct RegenerateResult {
   int64_t asked = 0;   // rows answered in this run
   int64_t reused = 0;  // rows answered by an earlier run, reused by --resume
   int64_t turns = 0;   // new answers of all rows
-  // Rows that end before their last answer, by reason (data/regenerate/row_regenerator.h).
+  // Reason → number of rows that end before their last recorded answer (data/regenerate/row_regenerator.h).
   std::map<std::string, int64_t> ended;
 };
 
@@ -32,7 +32,7 @@ struct RegenerateResult {
 //   tokenizer if the endpoint returns only text, and to continue a row after an answer that calls functions. The
 //   end-of-turn marker is added if the target ended the answer itself and the endpoint left the marker out.
 // * Sampling: --temperature, else the row's own temperature, else 1. The seed of an answer depends only on --seed, the
-//   row's id and the answer's place, so the order of the answers does not matter.
+//   row's id and the answer's number in the row, so the order in which answers arrive does not matter.
 // * Resuming: each row is on disk in "<out>.progress.jsonl" before it counts as done; the file is removed when the
 //   output has been published. OUT/regenerated.json keeps the settings: with options.resume, a finished run with equal
 //   settings is returned as it is.
@@ -42,8 +42,8 @@ struct RegenerateResult {
 // Throws Error(kUsage) if a progress file exists without --resume or was made with other settings, for status 401, 403
 // and 404 of the endpoint, and if the endpoint refuses the first 8 rows. Throws Error(kData) if the data has another
 // tokenizer than options.target, or if the endpoint returns no token ids and options.target is empty. Throws
-// Error(kNetwork), the kind that means "try again", if the endpoint is down, if 8 rows in a row get no answer, or if a
-// stop was requested. `sleep` replaces the waiting between attempts (for tests).
+// Error(kNetwork), the kind that means "try again", if the endpoint is down, if 8 consecutive rows get no answer, or if
+// a stop was requested. `sleep` replaces the waiting between attempts (for tests).
 RegenerateResult regenerate(const RegenerateOptions& options, const ProgressFn& progress,
                             const std::function<void(double)>& sleep = {});
 

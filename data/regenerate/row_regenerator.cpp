@@ -50,8 +50,8 @@ Answer RowRegenerator::answer(OpenAiClient& client, const TokenRow& row) const {
   return std::move(out);
 }
 
-// Returns the maximum number of tokens of the answer. Without --max-tokens, the last answer may be as long as the
-// recorded one. An earlier answer may be longer than the recorded one, because the model must end it before the
+// Returns the maximum number of tokens of the new answer. Without --max-tokens, the row's last answer gets at most as
+// many tokens as the recorded answer has. An earlier answer gets more, because the model must end it before the
 // conversation can continue.
 int64_t RowRegenerator::room(const Work& work) const {
   const int64_t recorded = work.now().end - work.now().begin;
@@ -126,7 +126,7 @@ bool RowRegenerator::go_on(Work& work) const {
   if (work.was_cut) {
     const int32_t closing = closing_token(work);
     if (closing < 0) return end("length");
-    out.tokens.push_back(closing);  // the model did not write it, so it is not learnt
+    out.tokens.push_back(closing);  // the model did not write this token, so it is not learnt
     out.loss_mask.push_back(0);
   }
   work.append_recorded(work.now().end, work.turns[work.turn + 1].begin);
@@ -167,7 +167,8 @@ std::string RowRegenerator::text_of(const std::vector<int32_t>& tokens, int64_t 
 int32_t RowRegenerator::closing_token(const Work& work) const {
   if (work.now().end == work.now().begin) return -1;
   const int32_t last = work.recorded.tokens[static_cast<size_t>(work.now().end) - 1];
-  // If the conversation continued after this answer, the answer is complete and its last token is the marker.
+  // If the conversation continued after this answer, the answer is complete and its last token is the end-of-turn
+  // marker.
   if (!tokeniser_) return work.is_last() ? -1 : last;
   const text::Tokenizer& t = tokeniser_->tokenizer();
   return t.decode({last}, true).empty() && !t.decode({last}, false).empty() ? last : -1;

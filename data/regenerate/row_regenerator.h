@@ -33,12 +33,12 @@ class RowRegenerator {
   // Returns the row with new answers; what lies between the answers stays. The row ends before its last answer, for the
   // reason in Answer::ended, if
   // * the endpoint refuses the longer prompt (http_400, http_413, http_422),
-  // * no room is left for an answer (no_room), or an answer is empty (empty_answer),
+  // * no tokens are left for an answer (no_room), or an answer is empty (empty_answer),
   // * an answer was cut and the row does not show how turns end (length),
   // * an answer does not call the functions whose recorded results come next (tool_calls).
-  // If this happens at the first answer, the row is rejected for that reason. Throws NoAnswer; Error(kUsage) for status
-  // 401, 403 and 404; Error(kData) if the endpoint returns no token ids and there is no tokeniser; Error(kNetwork), the
-  // kind that means "try again", when a signal stops the run.
+  // If the row would end before its first answer, it is rejected for the same reason. Throws NoAnswer; Error(kUsage)
+  // for status 401, 403 and 404; Error(kData) if the endpoint returns no token ids and there is no tokeniser;
+  // Error(kNetwork), the kind that means "try again", when a signal stops the run.
   Answer answer(OpenAiClient& client, const TokenRow& row) const;
 
  private:

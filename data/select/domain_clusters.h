@@ -46,7 +46,7 @@ class DomainClusters {
   uint64_t seed_;
   ScratchFile features_;
   size_t num_rows_ = 0;
-  Vector weights_{};  // inverse document frequencies
+  Vector weights_{};  // inverse document frequency of each hash bucket
 };
 
 }  // namespace specdec::data

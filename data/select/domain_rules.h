@@ -10,11 +10,11 @@
 
 namespace specdec::data {
 
-// The rules of one file. Each line is a rule:
-// DOMAIN [in PART]: PATTERN, for example "code in prompt: (?i)\b(def|class|#include)\b".
-// PART is any (the default: all of the content), system, prompt (the user messages that the last answer replies to),
-// answer or model. PATTERN is a regular expression of RE2 (linear time), found anywhere in the part. Blank lines and
-// lines that begin with # are skipped.
+// The rules of one file. Each line is a rule of the form
+//   DOMAIN [in PART]: PATTERN, for example "code in prompt: (?i)\b(def|class|#include)\b".
+// PART is "any" (the whole content; the default), "system", "prompt" (the user messages that the last answer replies
+// to), "answer" or "model". PATTERN is a regular expression of RE2 (linear time), found anywhere in the part. Blank
+// lines and lines that begin with # are skipped.
 class DomainRules {
  public:
   // Throws Error(kConfig) if the file is missing or has no rules. If a line is not a rule, or RE2 refuses its pattern,

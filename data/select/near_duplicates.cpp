@@ -140,7 +140,7 @@ bool NearDuplicates::seen(std::string_view text) {
   if (all.empty() || (all.size() == 1 && word_hashes(text).size() < kShingleWords)) return false;
   const MinHash signature = min_hash(all);
   std::array<uint32_t, kBands> keys;
-  uint32_t looked_at = 0;  // the last row compared: several bands often lead to the same row
+  uint32_t looked_at = 0;  // the row compared last; several hash bands often lead to the same row
   for (int band = 0; band < kBands; ++band) {
     uint64_t hash = static_cast<uint64_t>(band) + 1;
     for (int i = 0; i < kBandRows; ++i)

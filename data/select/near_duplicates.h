@@ -37,8 +37,8 @@ class NearDuplicates {
  public:
   // Two texts of similarity J are compared with probability 1 − (1 − J^8)^16 (0.95 at 0.8, 0.01 at 0.4). They are
   // duplicates if their estimated similarity is at least `threshold`. Signatures are in a scratch file in `directory`;
-  // the bands of about the latest `max_rows` rows are in memory (up to 256 bytes each, 128 MiB by default). Older rows
-  // are forgotten.
+  // the hash bands of about the latest `max_rows` rows are in memory (up to 256 bytes each, 128 MiB by default). Older
+  // rows are forgotten.
   NearDuplicates(const std::filesystem::path& directory, double threshold, size_t max_rows = size_t{1} << 19);
 
   // Returns true if an earlier text is near-equal; otherwise remembers the text and returns false. Texts with fewer

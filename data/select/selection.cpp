@@ -51,7 +51,7 @@ int64_t mix_domains(const std::vector<RowTags>& rows, const std::vector<std::str
     if (!options.mix.count(domains[d])) rest += groups[d].size();
   const double left = std::max(0.0, 1 - named) < 1e-9 ? 0 : 1 - named;
   std::vector<double> shares(domains.size());
-  double total = INFINITY;  // rows of the largest possible mix
+  double total = INFINITY;  // number of rows of the largest mix that has the wanted shares
   for (size_t d = 0; d < domains.size(); ++d) {
     const auto it = options.mix.find(domains[d]);
     shares[d] = it != options.mix.end() ? it->second

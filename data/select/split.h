@@ -14,7 +14,7 @@ struct SplitRow {
 };
 
 struct SplitOptions {
-  // Share of the conversations, rounded; at least one is held out if share > 0 and there are two or more.
+  // Share of the conversations, rounded; at least one is held out if share > 0 and there are two or more conversations.
   double share = 0.05;
   int64_t count = 0;          // number of conversations, used instead of the share; 0 = use the share
   std::string rule = "auto";  // auto | time | hash | first

@@ -17,14 +17,14 @@ inline constexpr const char* kIngestReportFile = "ingest.json";
 struct SourceCounts {
   std::string file;
   int64_t records = 0, accepted = 0, rejected = 0;
-  std::map<std::string, int64_t> formats;  // format of the record, or plain (text), mapped (--map), unknown → records
+  std::map<std::string, int64_t> formats;  // records by format, "plain" (text), "mapped" (--map) or "unknown"
 };
 
 struct IngestReport {
   static constexpr int kVersion = 1;  // schema "specdec.ingest/1"
   std::vector<SourceCounts> sources;
   std::map<std::string, int64_t> rejects;     // reason → records
-  std::map<std::string, int64_t> redactions;  // kind → finds in accepted records
+  std::map<std::string, int64_t> redactions;  // kind of personal data or secret → replacements in accepted records
   std::map<std::string, int64_t> writers;     // model as named in the log → accepted records; "" = unknown
   int64_t records = 0, accepted = 0, redacted_records = 0;
   int64_t duplicates = 0, near_duplicates = 0;     // dropped records

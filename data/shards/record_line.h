@@ -15,8 +15,9 @@ namespace specdec::data {
 struct RecordOrigin {
   std::string_view format, file;
   int64_t line = 0;
-  std::string tenant;                                          // already hashed; "" = none
-  const std::map<std::string, int64_t>* redactions = nullptr;  // kind → finds; not written if null or empty
+  std::string tenant;  // already hashed; "" = none
+  // Kind of personal data or secret → number of replacements. Not written if null or empty.
+  const std::map<std::string, int64_t>* redactions = nullptr;
 };
 
 // Replaces `out` by the bytes of canonical_json(to_json(record)), with the keys "redactions", "source" and "tenant" of

@@ -33,7 +33,7 @@ class ShardWriter {
     std::vector<int32_t> tokens;
     std::vector<uint8_t> loss_mask;
     std::vector<int64_t> row_start{0};
-    std::string rows;  // JSONL
+    std::string rows;  // the rows' metadata as JSONL
     std::vector<ShardFile> written;
   };
   void flush(const std::string& split, Buffer& buffer);
@@ -51,8 +51,8 @@ inline constexpr const char* kRegeneratedFile = "regenerated.json";
 void require_replaceable(const std::filesystem::path& destination);
 
 // Builds a data directory beside `destination` and publishes it by one rename. A killed run leaves the old directory or
-// none, never a partial one. Throws Error(kNetwork), and leaves the old directory, if another process reads it
-// (ShardReader::hold()) before or after `fill`.
+// none, never a partial one. Throws Error(kNetwork), and leaves the old directory, if another process reads
+// the old directory (ShardReader::hold()) before or after `fill`.
 void publish_data(const std::filesystem::path& destination,
                   const std::function<void(const std::filesystem::path& directory)>& fill);
 // Publishes a directory of shards: fill(directory) writes shards and other files and returns the index, which is

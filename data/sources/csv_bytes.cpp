@@ -216,7 +216,7 @@ class CsvBytes final : public ByteSource {
   std::vector<std::string> names_, keys_;  // keys_: {"name": for the first column and ,"name": for the others
   size_t header_bytes_ = 0;
   State state_ = State::kStart;
-  int64_t record_ = 0;  // 0 = the header
+  int64_t record_ = 0;  // number of the current record; 0 = the header
   size_t field_ = 0;
   bool open_ = false;  // true once the current value has a character
   std::string lines_;

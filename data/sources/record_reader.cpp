@@ -93,7 +93,7 @@ bool RecordReader::next(RawRecord& record) {
     try {
       if (!(container_ == Container::kValues ? next_value(record) : next_delimited(record))) return false;
     } catch (const Error&) {
-      if (!cut_) throw;  // after a cut, the last value is dropped without an error
+      if (!cut_) throw;  // the incomplete last value of a truncated source is no error
       return false;
     }
     if (cut_ && record.unterminated && container_ == Container::kDocuments) return false;
@@ -202,7 +202,7 @@ bool RecordReader::find_value_end(RawRecord& record) {
     } else if (c == '{' || c == '[') {
       ++depth;
     } else if (depth == 0 && (c == ',' || c == ']')) {
-      end = i;  // i is the delimiter after the value
+      end = i;  // buffer_[i] is the delimiter after the value
     } else if (c == '}' || c == ']') {
       --depth;
       if (depth == 0 && array_ == ArrayState::kNone) end = i + 1;

@@ -26,7 +26,7 @@ namespace specdec::deploy {
 namespace {
 
 constexpr int kRounds = 2, kQualityBatch = 4;
-constexpr double kCostSeconds = 5;  // time spent on measuring costs, for each draft and batch size
+constexpr double kCostSeconds = 5;  // time limit of measuring the costs of one draft at one batch size
 constexpr int64_t kWarmTokens = 16, kSampledContexts = 4, kSampledContextTokens = 16, kSampledRuns = 800;
 
 void require(bool ok, const std::string& text) {
@@ -66,8 +66,8 @@ struct Configuration {
   std::unique_ptr<Learnt> learnt = {};
   std::unique_ptr<decode::Stepper> stepper = {};
   GroupFigures figures = {};
-  // Seconds of each group of prompts, summed over rounds. `seconds`: runs with this draft and K. `beside`: the runs of
-  // plain decoding that were timed together with those runs.
+  // Decoding time of each group of prompts, in seconds, summed over the repetitions. `seconds` is the time of the runs
+  // with this draft and K. `beside` is the time of the runs of plain decoding that were timed side by side with them.
   std::vector<double> seconds = {}, beside = {};
   double spent = 0, spent_beside = 0;  // total seconds of `seconds` and `beside` so far, for the progress line
 };
@@ -244,8 +244,9 @@ class Run {
     pairs.threads = pair_.timed_threads();
     pairs.repeats = repeats_of(plain * static_cast<double>(options_.tokens) / static_cast<double>(warm));
     const size_t each = configurations.size(), count = static_cast<size_t>(kRounds) * groups * each;
-    // Run `at` uses configuration (at + group + round) mod `each`, so that each configuration runs first about equally
-    // often.
+    // Returns group, round (repetition) and configuration of the timed run with index `at`. In each round every
+    // configuration runs once on each group of prompts. Which configuration runs first changes from group to group and
+    // from round to round.
     const auto place = [&](size_t at) {
       const size_t g = at / each % groups, round = at / each / groups;
       return std::tuple(g, round, (at % each + g + round) % each);

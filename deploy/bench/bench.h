@@ -26,9 +26,9 @@ struct BenchRow {
   int k = 0;          // -1: the controller chooses K
   int batch = 1;
   int64_t tokens = 0;
-  double seconds = 0;                            // seconds of all steps, without the target's prefill
+  double seconds = 0;                            // total time of all steps, without the target's prefill
   double ttft_ms = 0;                            // mean time to first token
-  double itl_p50 = 0, itl_p95 = 0, itl_p99 = 0;  // ms between two deliveries of tokens
+  double itl_p50 = 0, itl_p95 = 0, itl_p99 = 0;  // percentiles of the ms between two deliveries of tokens
   AcceptanceCounts counts;
   // Speed-up over plain decoding at the same batch size. n is the number of groups of prompts, over which the interval
   // is computed; with n < 4 there is no interval.
@@ -39,7 +39,7 @@ struct BenchRow {
   double predicted = 0;
   int64_t greedy_prompts = 0, greedy_identical = 0, near_ties = 0, differences = 0;
   double sampled_p_value = 1;
-  int64_t memory_bytes = 0;  // weights and caches
+  int64_t memory_bytes = 0;  // size of weights and KV caches
   bool normal() const { return draft.empty(); }
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 };
@@ -51,8 +51,8 @@ struct BenchResult {
   Json inputs;
   int64_t prompts = 0, answer_tokens = 0, rounds = 0;
   std::vector<BenchRow> rows;
-  // How much CPU time other processes used while the runs were timed. The figures are those of the batch size at which
-  // other processes used most. Only `busy` is about the smallest batch size, because the verdict depends on that size.
+  // CPU use of other processes while the runs were timed. machine.busy is that of the smallest batch size, on which the
+  // verdict depends; the other fields are of the batch size at which other processes used the most CPU time.
   MachineUse machine;
   std::vector<size_t> ranking;  // indices of rows: each draft's best at the smallest batch size, fastest first
   std::vector<std::string> notes;

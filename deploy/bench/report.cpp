@@ -91,8 +91,8 @@ std::vector<Table> tables_of(const std::vector<BenchRow>& rows) {
   return {speed, latency};
 }
 
-// Charts speed-up against K, one chart per draft with a curve per batch size. To the right of the largest K is `auto`:
-// the controller chooses K.
+// Charts speed-up against K, one chart per draft with a curve per batch size. The rightmost point of a curve, `auto`,
+// is the speed-up with a K that the controller chooses.
 std::vector<Chart> charts(const BenchResult& result) {
   std::vector<Chart> out;
   std::vector<std::string> drafts;
@@ -212,7 +212,7 @@ void visit_fields(Fields& f, BenchResult& r) {
 void judge_bench(BenchResult& result) {
   int smallest = 0;
   for (const BenchRow& row : result.rows) smallest = smallest == 0 ? row.batch : std::min(smallest, row.batch);
-  std::map<std::string, size_t> best;  // draft → row
+  std::map<std::string, size_t> best;  // draft → its fastest row at the smallest batch size
   bool lossless = true;
   for (size_t i = 0; i < result.rows.size(); ++i) {
     const BenchRow& row = result.rows[i];

@@ -25,7 +25,7 @@ namespace {
 struct Draft {
   fs::path directory;
   std::optional<Fingerprint> made_for;
-  std::string stale_reason = {};  // why the draft's package is stale; "" = it is not, or there is no package
+  std::string stale_reason = {};  // why the draft's package is stale; "" = not stale, or the draft is not packaged
   std::shared_ptr<const DirectoryLock> hold = {};
   std::shared_ptr<const VerifiedFiles> verified = {};
 };

@@ -67,7 +67,7 @@ struct LoadedPair {
   model::DecoderConfig config;                      // the whole target's; eos_ids include the tokenizer's eos_token
   decode::DraftPtr draft;                           // null: the pair has no draft
   std::unique_ptr<text::Tokenizer> tokenizer;       // the target's
-  std::optional<text::ChatTemplate> chat_template;  // the target's, if it has one and it was requested
+  std::optional<text::ChatTemplate> chat_template;  // the target's; none if it has none or PairOptions::chat is false
   BindingState binding = BindingState::kUnbound;    // kBound if there is no draft
   std::string warning;                              // one line if the draft is unbound or stale, else ""
   model::MemoryPlan plan;
@@ -76,8 +76,9 @@ struct LoadedPair {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;  // dtype of the target
 
-  // Makes the runner that decodes with the target, in rounds on the host or on the GPU (decode::with_rounds()).
-  // `cache_bytes` is the size of its KV cache, as for decode::make_model_runner().
+  // Makes the runner that decodes with the target; drafting and verification run on the host or, if possible, on the
+  // GPU (decode::with_rounds()). `cache_bytes` is the size of the runner's KV cache, as for
+  // decode::make_model_runner().
   std::unique_ptr<decode::CausalModel> make_target_runner(int64_t cache_bytes = 0) const;
   // Returns the dtype in which the target's activations are computed, as --dtype names it.
   std::string arithmetic() const;

@@ -46,8 +46,8 @@ class RankDescriptor {
 namespace {
 
 constexpr const char* kNext = "start the server again";
-// A message from rank 0 is a list of numbers. The first number is one of these orders. Otherwise the message describes
-// a call that rank 0 made on its runner, and the receiving rank repeats the call (decode::repeat_call()).
+// A message from rank 0 is a list of numbers. It begins with one of these orders, or it describes a call that rank 0
+// made on its runner and that the receiving rank repeats (decode::repeat_call()).
 enum Order : int64_t { kMake = -1, kEnd = -2 };
 constexpr int64_t kMaxNumbers = int64_t{1} << 27;  // limit of numbers in one message: 1 GiB
 
@@ -186,7 +186,7 @@ struct TensorRanks::State {
       send_numbers(processes.back().socket.get(), numbers);  // if the rank has already ended, look() reports it
     }
   }
-  // Throws Error(kNetwork) if the process of another rank has ended.
+  // Throws Error(kNetwork) if the process of any other rank has ended.
   void look() {
     for (size_t i = 0; i < processes.size(); ++i)
       if (const auto code = processes[i].process.code())
@@ -239,8 +239,9 @@ TensorRanks::~TensorRanks() {
     if (s.loaded) s.others.tell(std::vector<int64_t>{kEnd});
   } catch (const DeviceLost&) {
   }
-  // If some ranks have failed and others have not, a rank could wait for ever for a rank that has ended. So rank 0 ends
-  // together with the other ranks, and tells them first if it has failed.
+  // A rank could wait for ever for a message of a rank that has ended. So all ranks meet in together(): it runs end()
+  // on rank 0, waits for the other ranks, and passes an error of end() on to them. end() throws if rank 0 knows of a
+  // failure.
   const auto end = [&] {
     if (s.others.lost()) throw Error(s.others.lost()->kind(), s.others.lost()->what());
     if (!s.loaded) throw Error(ErrorKind::kNetwork, "the target was not loaded");

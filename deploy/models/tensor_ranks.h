@@ -23,7 +23,7 @@ struct TensorRankOptions {
   std::string device = "auto";  // auto, cpu or cuda: rank r takes the r-th GPU that is visible
   at::ScalarType dtype = at::kFloat;
   int threads = 0;     // CPU threads of each rank; 0: the machine's cores divided by the number of ranks
-  bool exact = false;  // Decoder::exact
+  bool exact = false;  // true: a token's bits do not depend on the size of the pass (Decoder::exact)
   // Program and first arguments with which the other ranks are started. The descriptor number of a socket is appended,
   // and the program must pass it to run_tensor_rank().
   std::vector<std::string> command;

@@ -59,7 +59,7 @@ std::string model_card(const LaunchPlan& plan, const ValidationReport& report, c
   std::string card = "---\n" + licence;
   if (!repository.empty())
     card += "base_model: " + repository + "\n" +
-            // A pruned draft consists of layers of the target, so the hub counts it as a fine-tuned target.
+            // A pruned draft is a part of the target that was trained further; the hub calls this "finetune".
             (binding.kind.rfind("prune", 0) == 0 ? "base_model_relation: finetune\n" : "");
   card +=
       "library_name: transformers\npipeline_tag: text-generation\ntags:\n- speculative-decoding\n- draft-model\n- "

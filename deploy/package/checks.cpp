@@ -103,7 +103,7 @@ std::vector<Finding> check_pair(const fs::path& target, const fs::path& draft, b
   std::vector<Finding> findings;
   const Json whole = read_json(draft / "config.json", ErrorKind::kModel),
              theirs = read_json(target / "config.json", ErrorKind::kModel);
-  const bool nested = head && whole.contains("transformer_layer_config");  // nested by the speculators library
+  const bool nested = head && whole.contains("transformer_layer_config");  // the layout of the speculators library
   const Json& ours =
       nested ? json_object(whole, "transformer_layer_config", 256, (draft / "config.json").string(), ErrorKind::kModel)
              : whole;

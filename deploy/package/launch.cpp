@@ -188,8 +188,8 @@ std::string tensorrt_llm_speculation(const LaunchPlan& plan, bool v1_2) {
   text += std::string("speculative_config:\n  decoding_type: ") +
           (v1_2 ? in_engines(plan).tensorrt_llm_1_2 : in_engines(plan).tensorrt_llm) +
           "\n  speculative_model: draft\n  max_draft_len: " + std::to_string(plan.max_k()) + "\n";
-  // eagle3_layers_to_capture names the layer whose output is read, and the head's config the layer whose input is read.
-  // So the number here is one less than in the head's config.
+  // The head's config names the layer whose input is read; eagle3_layers_to_capture names the layer whose output is
+  // read. The input of a layer is the output of the layer before it, so 1 is subtracted.
   if (in_engines(plan).is_head && !plan.head.taps.empty()) {
     std::string layers;
     for (const int64_t tap : plan.head.taps) layers += (layers.empty() ? "" : ", ") + std::to_string(tap - 1);

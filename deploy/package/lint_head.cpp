@@ -182,7 +182,8 @@ class HeadLinter {
     if (uses_taps()) input_of_fc(hidden, theirs);
   }
 
-  // SGLang used to name the norms of three tapped layers aux_norm_low, _mid and _high, and still reads these names.
+  // SGLang used to name the norms of the three target layers that the head reads aux_norm_low, _mid and _high, and
+  // still accepts these names.
   void tap_norms(int64_t width, TensorShapes& required) {
     const bool old = tensors_.contains("aux_norm_low.weight");
     const char* const legacy[] = {"aux_norm_low", "aux_norm_mid", "aux_norm_high"};

@@ -194,7 +194,7 @@ std::optional<ResolvedPackage> find_same(const fs::path& store, const PackageMan
       verify_files(other->root, other->manifest, true);
       return other;
     } catch (const Error&) {
-      continue;  // the damaged package stays, and an intact one is published as well
+      continue;  // the damaged package stays, and the new package is published beside it
     }
   }
   return std::nullopt;

@@ -31,11 +31,11 @@ struct PackageOptions {
 };
 
 // The result of a package command. exit_code is 0 on success, 5 if report, draft or package belong to another target.
-// If the report's verdict is not pass, exit_code is the verdict's exit code. In these cases the command returns
-// normally; no exception is thrown.
+// If the report's verdict is not pass, exit_code is the verdict's exit code. An exit_code other than 0 is a normal
+// return; no exception is thrown.
 struct PackageOutcome {
   int exit_code = 0;
-  std::string reason;              // one line if exit_code is not 0
+  std::string reason;              // why exit_code is not 0, as one line; "" if exit_code is 0
   std::optional<Verdict> verdict;  // verdict of the report that prevents the packaging
   std::string digest;              // digest of the package; "" if none was made
   std::filesystem::path path;

@@ -67,8 +67,8 @@ struct ChannelMove {
 };
 
 // Returns the channel's next record. If the store requires no signatures, the record is unsigned. If `signer` has a
-// key, the record is signed here, with a number above all known numbers. Otherwise the signed record that comes with
-// the package is returned; its number must be at least the highest known number.
+// key, the record is signed here, with a number above all known numbers. Otherwise signer.record, the signed record
+// that comes with the package, is returned. Its number must be at least the highest known number.
 ChannelRecord next_record(const fs::path& store, const ChannelMove& move, const ChannelRecord& current,
                           const ChannelSigner& signer) {
   const std::string& channel = move.channel;

@@ -54,7 +54,7 @@ struct LogEntry {
 };
 
 struct ChannelChange {
-  std::string channel, from, to;  // digests; from is "" for a new channel
+  std::string channel, from, to;  // `from` and `to` are digests; from is "" for a new channel
   bool changed = false;           // false: the channel pointed to that package already
   int64_t number = 0;             // number of the channel's new record; 0 if it is not signed
 };

@@ -96,7 +96,7 @@ void add_baseline(const ValidationReport& r, std::vector<Check>& out) {
   for (const auto& s : b.segments) {
     Check c{s.name, all.name, State::kNotJudged, Verdict::kFail,
             with_signed_interval("acceptance of " + s.name + " less that of " + other, s.difference)};
-    if (b.min_gain && s.judged) {  // a segment fails only if the whole interval shows a loss; a gain need not be proven
+    if (b.min_gain && s.judged) {  // fails only if the whole interval is below -kSegmentLoss; no gain is required
       c.state = s.difference.ci.high < -ValidationReport::kSegmentLoss ? State::kFail : State::kPass;
       c.text += format(c.state == State::kPass ? " is not surely below %+.2f" : " is below %+.2f",
                        -ValidationReport::kSegmentLoss);

@@ -37,7 +37,7 @@ std::string machine_line(const MachineUse& machine);
 Check::State side(const Estimate& estimate, double floor);
 
 // Returns the checks in the order in which they decide the verdict (docs/contract.md, Default gate). A stale report has
-// only one.
+// only the check "binding".
 std::vector<Check> checks_of(const ValidationReport& report);
 
 }  // namespace specdec::deploy

@@ -52,8 +52,8 @@ Chart sequence_chart(const ValidationReport& r) {
     low = std::min(low, p.alpha);
     high = std::max(high, p.alpha);
   }
-  // The first intervals are too wide to be useful. So the axis shows the range of the later intervals, and the two
-  // curves of the interval's ends start where they enter this range.
+  // The first intervals are too wide to be useful. So the axis shows the range of the later intervals, and the curves
+  // of the intervals' lower and upper ends start where they enter this range.
   const auto& late = r.sequence[r.sequence.size() / 3];
   low = std::max(0.0, std::min(low, late.low));
   high = std::min(1.0, std::max(high, late.high));
@@ -66,8 +66,8 @@ Chart sequence_chart(const ValidationReport& r) {
   return chart;
 }
 
-// Returns the floor that all segments share; nothing if floors differ or are missing. The table shows each segment's
-// floor in any case.
+// Returns the acceptance floor that all segments share, for a line in the chart; nothing if floors differ or are
+// missing. The table lists the floor of each segment.
 std::optional<double> common_floor(const std::vector<SegmentFigure>& segments) {
   for (const SegmentFigure& s : segments)
     if (!s.floor || s.floor != segments.front().floor) return std::nullopt;

@@ -11,7 +11,7 @@ namespace specdec::deploy {
 
 // Details that the page shows in addition to the report.
 struct ReportDetails {
-  std::vector<Estimate> overlap_at;  // for each draft position in the roll-outs, with an interval over conversations
+  std::vector<Estimate> overlap_at;  // mean overlap at each draft position, with an interval over conversations
   std::vector<std::string> notes;    // warnings and omissions, one line each
 };
 

@@ -53,8 +53,8 @@ void check(const ServeOptions& o) {
   }
 }
 
-// By default one of several tenants may fill half of the queue, so that its burst leaves half to the others. A single
-// tenant may fill the whole queue.
+// If there are several tenants, one of them may by default fill half of the queue, so that half is left for requests of
+// other tenants. A single tenant may fill the whole queue.
 size_t tenant_queue(const ServeOptions& o, bool several_tenants) {
   if (o.tenant_queue > 0) return static_cast<size_t>(o.tenant_queue);
   return static_cast<size_t>(several_tenants ? std::max<int64_t>(1, o.queue_limit / 2) : o.queue_limit);

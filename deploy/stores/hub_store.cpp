@@ -57,7 +57,7 @@ class HubPackage : public PackageSource, public PackageSink {
   std::string name() const override { return repository_.name() + (commit_.empty() ? "" : "@" + commit_); }
   const std::string& commit() const { return commit_; }
 
-  // ---- pulling: select() looks up the commit once, and the package is read from this commit ----
+  // ---- functions for pulling; select() resolves the channel or digest to one commit, which is then read ----
   void select(const std::string& channel_or_digest) {
     const net::HubRefs refs = repository_.refs();
     const bool tag = channel_or_digest.starts_with(kTagPrefix);
@@ -155,7 +155,7 @@ class HubPackage : public PackageSource, public PackageSink {
     return tag_ == Tag::kNone;
   }
 
-  // Makes the commit findable: creates the tag with the digest, and the branch if the channel is new.
+  // Publishes the commit: creates the tag with the digest, and the branch if the channel is new.
   ChannelChange settle() {
     if (tag_ == Tag::kOther) repository_.remove_tag(tag_name());
     if (tag_ != Tag::kWhole && !repository_.create_tag(tag_name(), commit_) &&

@@ -38,8 +38,8 @@ class PackageStore {
  public:
   virtual ~PackageStore() = default;
   virtual const char* scheme() const = 0;  // the prefix of store names of this kind, such as "s3://"; "" = a directory
-  // Copies transfer.package into transfer.store, a store of this kind, and points the channel at it. If this kind is
-  // not a directory, the package must be in a local directory.
+  // Copies transfer.package into transfer.store, a store of this kind, and points the channel at it. A push to S3
+  // or to a hub requires that the package is in a local directory.
   virtual TransferOutcome push(const PackageTransfer& transfer, const ProgressFn& progress) const = 0;
   // Copies transfer.package, an address in a store of this kind, into the local directory transfer.store.
   virtual PackageOutcome pull(const PackageTransfer& transfer, const ProgressFn& progress) const = 0;

@@ -102,7 +102,8 @@ class Scorer {
       lengths.push_back(job.length);
     }
     for (const auto& draft : drafts_) draft->begin(lengths);
-    // Rows that fit together take one pass; a row longer than the budget is scored alone, in several passes.
+    // Several rows together fit into one pass. A row that has more tokens than one pass may take is scored alone, in
+    // several passes.
     const int64_t chunk = jobs_.size() > 1 ? std::max(longest, int64_t{1}) : budget_;
     for (int64_t at = 0; at < longest; at += chunk) pass(at, chunk);
     for (Job& job : jobs_)
@@ -120,7 +121,7 @@ class Scorer {
 
   void pass(int64_t at, int64_t chunk) {
     std::vector<model::SequencePart> parts;
-    std::vector<size_t> texts;  // [part of this pass] → index of its row in jobs_
+    std::vector<size_t> texts;  // [i] = index in jobs_ of the row that parts[i] belongs to
     std::vector<Position> measured;
     int64_t logits = 0;
     for (size_t i = 0; i < jobs_.size(); ++i) {
@@ -202,7 +203,8 @@ std::vector<std::vector<RowScore>> score_rows(const model::Decoder& target, std:
   Scorer scorer(target, drafts, sampling);
   for (size_t i = 0; i < rows.size();) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while measuring acceptance");
-    // A row longer than the budget is scored alone; otherwise as many rows as fit are scored together.
+    // A row with more tokens than one pass may take is scored alone; otherwise as many rows as fit into one pass are
+    // scored together.
     int64_t tokens = 0;
     const size_t first = i;
     while (i < rows.size() && (i == first || tokens + static_cast<int64_t>(rows[i].tokens.size()) <= scorer.budget())) {

@@ -17,9 +17,9 @@ namespace specdec::deploy {
 
 // Means over the measured positions of a row; tokens = 0 if it has none.
 struct RowScore {
-  double alpha = 0;      // Σ_x min(p, q) under `sampling`; if `sampling` is greedy: 1[argmax equal]
-  double agreement = 0;  // 1[argmax equal] of the raw logits
-  double entropy = 0;    // of the target's distribution p, in nats
+  double alpha = 0;      // Σ_x min(p, q) under `sampling`; if greedy: 1 if p and q have the same argmax, else 0
+  double agreement = 0;  // 1 if the raw logits of target and draft have the same argmax, else 0
+  double entropy = 0;    // entropy of the target's distribution p, in nats
   // Number of measured positions t >= 1 whose token has loss_mask 1 and lies inside the context of both models. The
   // first position is t = 2 instead if a draft has no distribution after the first token
   // (DraftScorer::first_position()).

@@ -14,7 +14,7 @@ namespace specdec::deploy {
 
 struct DraftCostOptions {
   std::string target, draft, data;
-  std::vector<std::string> ids;  // held-out requests whose prompts are rolled out
+  std::vector<std::string> ids;  // held-out requests, of which answers are generated (rolled out)
   double temperature = 1;
   DeviceOptions device;
   int max_k = 8;

@@ -13,7 +13,7 @@ namespace specdec::deploy {
 struct RolloutCost {
   static constexpr int64_t kTimedTokens = 8;
   int64_t requests = 1;
-  double one_token = 0, more_tokens = 0;  // seconds
+  double one_token = 0, more_tokens = 0;  // seconds of the first and of the second roll-out
   // Returns the seconds that the whole batch takes for each token after the first, measured over kTimedTokens tokens.
   // Requests whose drafts are accepted less often than in the timed roll-outs take longer.
   double token() const;

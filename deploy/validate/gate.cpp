@@ -10,7 +10,8 @@ namespace specdec::deploy {
 
 namespace {
 
-// Each point of the chart has 1.03 times as many requests as the previous point; 1,000 requests give about 200 points.
+// The page charts acceptance against the number of requests. Each point has 1.03 times as many requests as the previous
+// point; 1,000 requests give about 200 points.
 constexpr double kPointSpacing = 1.03;
 }  // namespace
 

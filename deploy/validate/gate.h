@@ -58,7 +58,7 @@ class AcceptanceGate {
  public:
   explicit AcceptanceGate(AcceptanceRules rules);
   void observe(std::span<const ScoredRequest> conversation);  // must hold at least one request
-  bool sure() const { return needed_ > 0; }                   // true once all floors are decided or one has failed
+  bool sure() const { return needed_ > 0; }  // true once all floors are decided or any floor has failed
 
   // Fills these fields of the report: alpha, segments (name, alpha, floor), baseline (difference, segments, min_gain),
   // sequence, requests_needed, floor and goal.
@@ -66,14 +66,14 @@ class AcceptanceGate {
 
  private:
   struct Track {
-    ConfidenceSequence sequence;  // updated with the mean of each conversation
+    ConfidenceSequence sequence;  // gets the mean alpha of each conversation
     double sum = 0;               // sum of alpha over requests
     int64_t requests = 0;
     // Returns the mean over requests. The interval is over conversations, so it is widened if it does not contain this
     // mean.
     Estimate estimate(double scale = 1, double shift = 0) const;
   };
-  bool decided() const;  // true if a floor has failed or all are decided
+  bool decided() const;  // true if all floors are decided or any floor has failed
 
   AcceptanceRules rules_;
   Track all_;

@@ -172,7 +172,7 @@ class ContextTest {
   std::vector<int32_t> context_;
   SampledOptions options_;
   bool follows_;  // the draft is an EAGLE-3 head, which reads hidden states of the target
-  bool has_q_;    // a head has no q after a context of one token; the test then works without q
+  bool has_q_;    // false: a head has no distribution q after a one-token context, so the test uses p only
   AnswerScorer p_, q_;
   PhiloxStream uniforms_;
   Tally tally_;
@@ -257,7 +257,7 @@ double probability_transform(std::span<const float> p, std::span<const float> q,
 ChiSquare pearson(std::span<const int64_t> counts, std::span<const double> probabilities, double least) {
   double n = 0;
   for (const int64_t c : counts) n += static_cast<double>(c);
-  std::vector<std::pair<double, double>> cells;  // expected and observed count of each cell
+  std::vector<std::pair<double, double>> cells;  // expected and observed count of each cell of the chi-square test
   std::pair<double, double> rest;
   for (size_t i = 0; i < counts.size(); ++i) {
     const double expected = probabilities[i] * n, seen = static_cast<double>(counts[i]);

@@ -49,13 +49,13 @@ struct SampledOptions {
 };
 struct SampledTest {
   int64_t runs = 0;
-  double first_token_p = 1;  // chi-square test of first tokens by id, summed over contexts
-  double sequence_p = 1;     // chi-square test of the probability transforms of all tokens
+  double first_token_p = 1;  // p-value of the chi-square test of first tokens by id, summed over contexts
+  double sequence_p = 1;     // p-value of the chi-square test of probability_transform() over all tokens
   double p_value = 1;        // 2 × the smaller of the two p-values, at most 1
 };
 // Tests whether sampled output follows the target's probabilities. Each run answers one of `contexts` (none of them
-// empty) with its own seed. The first test counts first tokens by id (cells that expect fewer than 5 are merged). The
-// second test uses the randomised probability transform of every token,
+// empty) with its own seed. The first test counts the first tokens of the answers by id (tokens that are expected fewer
+// than 5 times are counted together). The second test uses the randomised probability transform of every token,
 //   U = P(ratio(Y) > ratio(x)) + v·P(ratio(Y) = ratio(x)), Y ~ p(· | prefix), ratio = q / p.
 // The U are independent and uniform if and only if the output follows p (Rosenblatt 1952). If the output follows the
 // draft too closely, tokens with a large q / p are too frequent, and the U are too low.
@@ -65,9 +65,9 @@ SampledTest sampled_test(const decode::ModelPair& models, std::span<const std::v
 // Returns the randomised probability transform U of token x, by the formula at sampled_test(); v is in (0, 1).
 double probability_transform(std::span<const float> p, std::span<const float> q, int32_t x, double v);
 
-// Pearson's statistic and degrees of freedom of counts against probabilities. Cells that expect fewer than `least`
-// counts are merged into one cell; if this cell still expects fewer, it is merged into the smallest other cell. If
-// fewer than two cells remain, df is 0.
+// Pearson's chi-square statistic and degrees of freedom of counts against probabilities, with a cell for each count.
+// Cells that expect fewer than `least` counts are merged into one cell; if this cell still expects fewer, it is merged
+// into the smallest other cell. If fewer than two cells remain, df is 0.
 struct ChiSquare {
   double statistic = 0, df = 0;
 };

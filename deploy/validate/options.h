@@ -19,8 +19,8 @@ struct ValidateOptions {
   std::string baseline;  // path of an earlier validation report; "" = none
   std::string against;   // MODEL: the serving draft, with which the draft is compared
   double floor = 0.60, goal = 0.70;
-  std::vector<std::string> segment_floors;  // NAME=F each
-  std::optional<double> segments_floor;     // floor of every segment with enough requests
+  std::vector<std::string> segment_floors;  // "NAME=FLOOR" each
+  std::optional<double> segments_floor;     // floor of every segment with at least kSegmentRequests requests
   std::optional<double> min_gain;  // default -0.02 with --against; with --baseline no gain is required by default
   bool force = false, allow_stale = false, exit_zero = false, early_stop = true;
   std::vector<std::string> predict;  // "c=C,v=V[,batch=B]" each

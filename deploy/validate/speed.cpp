@@ -56,8 +56,8 @@ class Bench {
       : target_(measured.target), clock_(measured.clock), stepper_(measured.target, &measured.draft) {
     const CostOptions& options = measured.options;
     const auto prompts = measured.prompts;
-    // Upper bound of the tokens per sequence: the warm-up step and the max_k + 1 timed steps emit at most K + 1 tokens
-    // each.
+    // Upper bound of the tokens per sequence. The timed steps, one for each K from 0 to max_k, emit at most K + 1
+    // tokens each; the 4 is for the warm-up step.
     const int64_t emitted = (options.max_k + 1) * (options.max_k + 2) / 2 + 4;
     const int64_t room = std::min(target_.max_length(), measured.draft.max_length()) - emitted - options.max_k;
     const decode::RequestOptions request{.max_tokens = emitted + options.max_k, .sampling = options.sampling};
@@ -87,7 +87,7 @@ class Bench {
     Times t{target_.asked - start, end - target_.asked, true};
     if (k == 0) t = {0, end - start, true};
     if (const decode::RoundSeconds& round = stepper_.device_seconds(); k > 0 && round.target > 0) {
-      t.drafting = 0;  // a round on the device does not call `target_`, so its own times are used
+      t.drafting = 0;  // a round on the GPU bypasses `target_` and has its own times
       for (const auto& level : round.levels) t.drafting += level.seconds;
       t.rest = end - start - t.drafting;
     }
@@ -176,7 +176,7 @@ std::vector<ScheduleRow> speed_schedule(const std::vector<ValidationReport::Tabl
   const bool loses = measured && !measured->gains();
   const double scale =
       measured && measured->predicted > 0 ? std::min(1.0, measured->speedup.value / measured->predicted) : 1;
-  std::map<int, std::pair<double, int>> best;  // batch → speed-up, K
+  std::map<int, std::pair<double, int>> best;  // batch → largest predicted speed-up, its K
   for (const auto& row : table) {
     auto& at = best.try_emplace(row.batch, 0.0, 0).first->second;
     if (row.speedup * scale > at.first) at = {row.speedup * scale, row.k};

@@ -34,7 +34,7 @@ struct CostOptions {
   SamplingOptions sampling;
   VerifyRule verify = VerifyRule::kToken;
   uint64_t seed = 0;
-  int repetitions = 15;           // runs of each K, interleaved; the median is taken
+  int repetitions = 15;           // timed steps of each K, interleaved; their median is taken
   double seconds_per_batch = 20;  // time limit; at least three repetitions are made, even beyond it
 };
 // Measures the costs. `prompts` are used in turn, and cut so that the tokens of one repetition (one step for each K
@@ -85,12 +85,12 @@ struct SpeedupOptions {
   SpeculationOptions speculation;
   SamplingOptions sampling;
   int64_t tokens = 64;  // length of every answer; EOS is ignored
-  int rounds = 3;       // per prompt, each with its own seed
+  int rounds = 3;       // runs of each prompt, each with its own seed
   uint64_t seed = 0;
   int threads = 0;  // CPU threads of this process; 0: one per CPU
 };
-// Seconds of decoding for each prompt, summed over its undisturbed rounds (over all rounds on a busy machine). The
-// target's prefill is excluded, the draft's prefill is included.
+// Seconds of decoding for each prompt, summed over its undisturbed runs (over all runs on a busy machine). The target's
+// prefill is excluded, the draft's prefill is included.
 struct SpeedupRuns {
   std::vector<double> normal, speculative;
   MachineUse machine;
@@ -102,12 +102,13 @@ SpeedupRuns measure_speedup(const decode::ModelPair& models, std::span<const std
                             const ProgressFn& progress = {});
 // Returns the settings with which the gate times its pairs of runs, given the seconds of a plain run.
 PairsOptions gate_pairs(int threads, double plain_seconds);
-// Sums the times of each prompt over `rounds` rounds. The pair with index round · prompts + prompt is the run of that
-// prompt in that round. Prompts without an undisturbed run are left out.
+// Sums the times of each prompt over `rounds` repetitions of all prompts. The pair with index r · prompts + p is
+// repetition r of prompt p. Prompts without an undisturbed run are left out.
 SpeedupRuns sum_by_prompt(const TimedPairs& pairs, size_t prompts);
-// Returns the ratio of summed times. The interval is a bootstrap over prompts with the wider percentiles of Hesterberg
-// 2015 (The American Statistician 69, section 4.3). With plain percentiles of eight prompts, each end would miss the
-// true ratio in 10 % of all gates; with the wider percentiles each end misses it in at most 5 %
+// Returns the speed-up: the sum of `normal` divided by the sum of `speculative`. Its 90 % interval is a bootstrap over
+// prompts with widened percentiles (Hesterberg 2015, The American Statistician 69, section 4.3), because with few
+// prompts the usual percentiles give too narrow an interval. With eight prompts, each end of the usual interval would
+// lie on the wrong side of the true ratio in 10 % of all gates. Each end of this interval does so in at most 5 %
 // (tests/validate/speed_simulation_test.cpp). Throws Error(kInternal) without runs.
 Estimate speedup(std::span<const double> normal, std::span<const double> speculative);
 

@@ -29,12 +29,12 @@ struct PairsOptions {
   int threads = 0;              // CPU threads of this process; 0: one per CPU
   int repeats = 1;              // each run is made this often, and the fastest is taken
   double most_taken = 0.10;     // largest share of CPU that others may take in an undisturbed window
-  double window_seconds = 0.5;  // length of a window: a reading of the meter has ticks of 10 ms
-  // Largest |log| ratio between a run's step cost (a speculative step in units of plain steps) and the median; 0: no
-  // limit.
+  double window_seconds = 0.5;  // least length of a window; must be long compared with the meter's ticks of 10 ms
+  // A run is repeated if |log(its step cost / median step cost)| is larger than this; 0: no limit. The step cost is the
+  // time of a speculative step in units of plain steps.
   double tolerance = 0;
   int retries = 2;               // repetitions of a run whose step cost exceeds the tolerance
-  double patience_seconds = 10;  // disturbed runs are repeated for at least this long
+  double patience_seconds = 10;  // disturbed runs are repeated for at least this many seconds from the start
 };
 
 struct TimedPairs {
@@ -44,10 +44,10 @@ struct TimedPairs {
 };
 
 // Calls pair(0) … pair(count − 1); pair(i) must always do the same work.
-// - Disturbed runs are repeated after all others, until patience_seconds are over and `count` runs were disturbed in
-//   all. The machine is `busy` if then fewer than half of the runs are undisturbed, or fewer than min(4, count).
-// - A run whose step cost exceeds the tolerance is repeated up to `retries` times, and the fastest repetition is
-//   taken.
+// - A run during which other processes took CPU time (a disturbed run) is repeated after all other runs. Repeating
+//   stops when patience_seconds have passed and at least `count` disturbed runs, repetitions included, were timed. If
+//   then fewer than half of the runs, or fewer than min(4, count), are undisturbed, the machine is `busy`.
+// - A run whose step cost exceeds the tolerance is repeated up to `retries` times, and the fastest repetition is taken.
 // Whether a run is repeated depends on the meter and on how far its step cost is from the median, in either direction.
 // It does not depend on whether speculation is faster, so repeating does not bias the speed-up.
 TimedPairs time_pairs(size_t count, const PairsOptions& options, const std::function<PairFigures(size_t)>& pair,

@@ -8,7 +8,7 @@ namespace specdec::deploy {
 
 struct GroupRun::Lane {
   decode::Sequence sequence;
-  double delivered = 0;  // figures_.seconds at the latest delivery; 0 before the first
+  double delivered = 0;  // figures_.seconds when tokens were last delivered; 0: none were yet
   Lane(decode::Stepper& stepper, decode::Request request, const decode::Drafting& drafting)
       : sequence(stepper, std::move(request), drafting) {}
 };

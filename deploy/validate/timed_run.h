@@ -22,8 +22,8 @@ struct GroupOptions {
 // Sums over all runs of one configuration.
 struct GroupFigures {
   int64_t tokens = 0;
-  double prompt_seconds = 0;    // the target's prefill of the prompts
-  double seconds = 0;           // all steps, up to the last token; includes the draft's prefill
+  double prompt_seconds = 0;    // duration of the target's prefill of the prompts
+  double seconds = 0;           // duration of all steps, up to the last token; includes the draft's prefill
   std::vector<double> ttft_ms;  // per sequence: time from the start of its group to its first token
   std::vector<double> itl_ms;   // time between two deliveries to a sequence; each step delivers one or more tokens
   AcceptanceCounts counts;
@@ -44,7 +44,7 @@ class GroupRun {
   ~GroupRun();  // closes its sequences
   bool done() const;
   double share() const;          // fraction of all its tokens that have been generated, in [0, 1]
-  void step();                   // sequences that have ended leave the batch
+  void step();                   // makes one step; sequences that have ended leave the batch
   GroupFigures figures() const;  // valid once done()
 
  private:

@@ -34,8 +34,8 @@ namespace {
 constexpr int kBatch = 8;            // sequences per roll-out step
 constexpr double kWorthSaying = 10;  // estimates below this many seconds are not logged
 constexpr int64_t kGreedyPrompts = 32, kSampledContexts = 4, kSampledContextTokens = 16;
-// kLookEvery: number of requests that are scored between two looks at the gate. kLeastRequests: number that must be
-// scored before scoring may stop early.
+// kLookEvery: after each time this many requests were scored, the gate is asked whether acceptance is decided.
+// kLeastRequests: number that must be scored before scoring may stop early.
 constexpr size_t kLookEvery = 32, kLeastRequests = 64;
 // kSegmentRequests: requests that a segment needs before --segments-floor applies to it. kBigSegment: requests that a
 // segment needs before a loss in it can fail the gate.
@@ -238,7 +238,7 @@ class Run {
     return o;
   }
 
-  // Generates roll-outs until the first `count` rows have them.
+  // Generates the missing roll-outs of the first `count` rows.
   void roll_out_to(size_t count) {
     if (count <= rollouts_.size()) return;
     const std::span<const TokenRow> rows = std::span(rows_).subspan(rollouts_.size(), count - rollouts_.size());
@@ -255,7 +255,7 @@ class Run {
     roll_out_to(count);
     const std::span<const TokenRow> rows = std::span(rows_).first(count);
     const std::span<const decode::Rollout> rollouts =
-        std::span(rollouts_).first(count);  // the acceptance part may have rolled out more rows
+        std::span(rollouts_).first(count);  // the acceptance part may have answered more rows
     std::vector<size_t> all;
     int64_t silent = 0;
     std::map<std::string, std::vector<size_t>> domains;

@@ -64,8 +64,9 @@ class TrainingTest {
   int64_t step_ = 0;
 };
 
-// The rows of one training step that are in the loss, as two parallel lists. `learnt` has the index of each row's label
-// in Batch::rows. `rows` has the flat index into [B·S] of the position whose output predicts this label.
+// The rows at one step (draft position) of the training-time test that are in the loss, as two parallel lists. `learnt`
+// has the index of each row's label in Batch::rows. `rows` has the flat index into [B·S] of the position whose output
+// predicts this label.
 struct StepRows {
   at::Tensor learnt, rows;
 };
@@ -75,8 +76,8 @@ StepRows step_rows(const Batch& batch, int64_t step) {
   return {learnt, batch.rows.index_select(0, learnt) - back};
 }
 
-// One training step of the head over a batch: the rows in the loss, the inputs of lm_head at these rows, and the
-// gradient of the loss with respect to these inputs.
+// One step (draft position) of the training-time test over a batch: the rows in the loss, the inputs of lm_head at
+// these rows, and the gradient of the loss with respect to these inputs.
 struct StepPart {
   StepRows at;
   at::Tensor normed, grad;  // [R, E]
@@ -89,7 +90,8 @@ struct StepPart {
   }
 };
 
-// Runs up to `most` training steps over a batch; stops at the first step that has no row in the loss.
+// Runs up to `most` steps (draft positions) of the training-time test over a batch; stops at the first step that has no
+// row in the loss.
 std::vector<StepPart> run_steps(const EagleDraft& draft, const Batch& batch, const at::Tensor& taps, size_t most,
                                 const std::function<void()>& pause) {
   TrainingTest test(draft, batch.tokens, taps);
@@ -105,9 +107,10 @@ std::vector<StepPart> run_steps(const EagleDraft& draft, const Batch& batch, con
   return out;
 }
 
-// Computes the losses of all training steps over a batch. Adds the losses to `figures` and lm_head's gradient to
-// head_grad, and stores the gradients of lm_head's inputs in `steps`. All steps need the same rows of target logits, so
-// the outer loop runs over chunks of these rows and computes each chunk once. Returns false if a loss is not finite.
+// Computes the losses at all steps (draft positions) of the training-time test over a batch. Adds the losses to
+// `figures` and lm_head's gradient to head_grad, and stores the gradients of lm_head's inputs in `steps`. All steps
+// need the same rows of target logits, so the outer loop runs over chunks of these rows and computes each chunk once.
+// Returns false if a loss is not finite.
 bool add_losses(const EagleDraft& draft, const LossOptions& loss, const Batch& batch, const at::Tensor& target_hidden,
                 std::vector<StepPart>& steps, at::Tensor& head_grad, std::vector<EagleStepFigures>& figures,
                 const std::function<void()>& pause) {

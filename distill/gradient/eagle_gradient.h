@@ -1,4 +1,4 @@
-// Trains an EAGLE-3 head on its own continuations (the training-time test of Li et al. 2025, arXiv 2503.01840). Step 0
+// Trains an EAGLE-3 head on its own hidden states (the training-time test of Li et al. 2025, arXiv 2503.01840). Step 0
 // pairs the target's hidden state at position t with token t + 1, and predicts token t + 2. Step i pairs the head's own
 // hidden state of step i − 1 with token t + 1 + i, and predicts token t + 2 + i. As in drafting, the hidden states come
 // from the head itself from step 1 on; the tokens always come from the text.
@@ -50,7 +50,8 @@ struct EagleDraft final : HeadDraft {
 std::unique_ptr<EagleDraft> eagle_like(const Json& shape, const std::shared_ptr<const model::Decoder>& target,
                                        const std::string& where);
 
-// Figures of one step: mean loss (not multiplied by ttt_decay^i), mean acceptance Σ min(p, q), number of rows.
+// Figures of one step (draft position) of the training-time test: mean loss (not multiplied by ttt_decay^i), mean
+// acceptance Σ min(p, q), number of rows.
 struct EagleStepFigures {
   double loss = 0, acceptance = 0;
   int64_t rows = 0;

@@ -12,7 +12,7 @@ namespace specdec::distill {
 
 namespace {
 
-// Returns batches of about `tokens` tokens in total, made of training rows of medium length.
+// Returns batches that together have about `tokens` tokens, made of the training rows of medium length.
 std::vector<Batch> typical_batch(const std::vector<TokenRow>& rows, int64_t tokens, int64_t vocab) {
   std::vector<size_t> order(rows.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -38,10 +38,10 @@ int64_t tokens_of(const std::vector<Batch>& batches) {
 constexpr double kUpdateOverNorm = 8;
 
 // The loss, weight and number of rows of one draft position (depth). Depth 1 is the training text itself; depths 2, 3,
-// … exist only with roll-outs.
+// … exist only with roll-outs, texts that the draft itself continued.
 struct Depth {
   LossOptions loss;
-  double weight = 1;  // multiplies the mean loss of the depth
+  double weight = 1;  // multiplies the mean loss of this draft position
   double rows = 0;    // number of rows, the divisor of the mean loss
 };
 std::vector<Depth> depths_of(const GradientSource& source, double text_rows, double anchors) {
@@ -195,8 +195,8 @@ class BatchPass {
   TargetRows target_;
   std::vector<Read> read_;
   Branches branches_;
-  at::Tensor normed_;            // the hidden states of the rows in the loss, ordered by depth, after the final norm
-  std::vector<int64_t> counts_;  // rows of each depth
+  at::Tensor normed_;            // final-normed hidden states of the rows in the loss, by draft position
+  std::vector<int64_t> counts_;  // number of rows of normed_ at each draft position
 };
 
 }  // namespace

@@ -36,18 +36,18 @@ struct RowTerms {
 inline constexpr float kGreedyTemperature = 0.3f;
 
 struct GradientSource {
-  // The draft if it is a decoder (its weights require gradients); null if it is `head`.
+  // The draft if it is a decoder, whose weights require gradients; null if the draft is a head (member `head`).
   const model::Decoder* draft = nullptr;
   Teacher* teacher = nullptr;  // null if the loss is only ce (cross entropy)
   LossOptions loss;
-  at::Tensor kept;     // token ids of a reduced draft vocabulary, see LossInput::kept
+  at::Tensor kept;     // ids of a reduced draft vocabulary, see LossInput::kept; undefined = whole vocabulary
   int64_t learnt = 0;  // rows in the mean loss, summed over all ranks; 0 = count the rows of the batches
   const HeadDraft* head = nullptr;
-  std::vector<int64_t> head_rows = {};  // result of HeadDraft::count_rows()
+  std::vector<int64_t> head_rows = {};  // divisors of a head's mean losses (count_rows()); empty = not given
   // Options of roll-outs: continuations that the draft itself generates from positions of the training rows (a decoder
   // draft only). `rows` are the training rows, to which Batch::row_index refers. `step` seeds the random numbers.
-  // `anchors` is the number of roll-outs over all ranks, the divisor of the mean loss at each depth; 0 = count those of
-  // the batches.
+  // `anchors` is the number of roll-outs over all ranks, the divisor of the mean loss at each draft position; 0 = count
+  // those of the batches.
   OnPolicyOptions on_policy = {};
   const std::vector<TokenRow>* rows = nullptr;
   int64_t step = 0, anchors = 0;

@@ -14,7 +14,7 @@ class GradientSums {
  public:
   explicit GradientSums(const std::vector<NamedTensor>& parameters);
 
-  // Begins a step: all sums are zero, and the parameters have no gradient.
+  // Call clear() at the beginning of each step. It sets all sums to zero and removes the gradients of the parameters.
   void clear();
   // Returns the fp32 sum of a parameter, in the parameter's shape, so that a caller can add to it without autograd. The
   // same memory is reused in every step. Throws Error(kInternal) if `parameter` is not one of the parameters.

@@ -22,13 +22,14 @@
 
 namespace specdec::distill {
 
-// Sums over the rows at one draft position of the roll-outs (branches.h).
+// Sums over the rows at one draft position of the roll-outs (texts that the draft itself continued, branches.h): the
+// acceptance, and the number of rows.
 struct DepthFigures {
   double acceptance = 0, rows = 0;
 };
 struct GradientFigures {
   double loss = 0, acceptance = 0;   // mean loss; mean acceptance at draft position 1
-  std::vector<DepthFigures> deeper;  // for draft positions 2, 3, … of the roll-outs
+  std::vector<DepthFigures> deeper;  // sums at draft positions 2, 3, … of the draft's own continuations
   int64_t tokens = 0;                // number of tokens, without padding
   bool finite = true;                // if false, the gradients are useless
 };

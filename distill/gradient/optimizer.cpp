@@ -12,8 +12,8 @@ namespace specdec::distill {
 
 namespace {
 
-// The share of a rank begins at a multiple of kShareStep values within each tensor. Then the vectorised update
-// processes every value in the same SIMD lane as without sharing, and its result is bit-identical.
+// Within each tensor, the share of a rank begins at a multiple of kShareStep values. So the vectorised update processes
+// every value in the same SIMD lane as an optimizer that is not divided among ranks, and the result is bit-identical.
 constexpr int64_t kShareStep = 64;
 constexpr int64_t kPieceValues = int64_t{1} << 24;
 
@@ -24,8 +24,8 @@ int64_t share_begin(int64_t first, int64_t values, int64_t total, int rank, int 
   return begin == values ? values : begin / kShareStep * kShareStep;
 }
 
-// One tensor of the checkpointed optimizer state, in the order of layout(). It is either the update counts, or the
-// member `part` (moment or master copy) of a parameter's slot.
+// One tensor of the optimizer state in a checkpoint, in the order of layout(). The tensor has either the update counts
+// of all parameters, or the member `part` (moment or master copy) of one parameter's slot.
 struct AdamW::StateTensor {
   TensorShape shape;
   size_t parameter = 0;

@@ -26,9 +26,10 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// Returns where the share of rank `rank` begins, as an offset in values from the start of one tensor. The share ends
-// where the share of `rank` + 1 begins. The tensor has `values` values, and `first` is its offset in the concatenation
-// of all parameters, which has `total` values. Over all parameters the ranks' shares are about equally large.
+// Each rank updates a share of every tensor's values. Returns where the share of rank `rank` begins, as an offset in
+// values from the start of one tensor. The share ends where the share of `rank` + 1 begins. The tensor has `values`
+// values, and `first` is its offset in the concatenation of all parameters, which has `total` values. Over all
+// parameters the ranks' shares are about equally large.
 int64_t share_begin(int64_t first, int64_t values, int64_t total, int rank, int ranks);
 
 class AdamW {

@@ -17,7 +17,8 @@ namespace specdec::distill {
 
 namespace {
 
-constexpr int64_t kRowsAhead = 256;     // the most answered rows that wait for an earlier row
+// Labels are written in the order of the rows. At most this many labelled rows wait for an earlier row's labels.
+constexpr int64_t kRowsAhead = 256;
 constexpr int64_t kRefusedAtFirst = 8;  // the run fails if this many rows are refused before any is answered
 constexpr JsonLimits kReplyLimits{.max_bytes = size_t{256} << 20, .max_values = size_t{1} << 25};
 
@@ -105,8 +106,8 @@ class EndpointLabels {
     return o;
   }
 
-  // Requests the labels of a row. Returns empty labels if the row has no position in the loss or the endpoint refuses
-  // it.
+  // Requests the labels of a row. Returns empty labels if the row has no position in the loss or if the endpoint
+  // refuses the request.
   RowLabels ask(data::OpenAiClient& client, const TokenRow& row) {
     bool learns = false;
     for (size_t t = 1; t < row.loss_mask.size(); ++t) learns |= row.loss_mask[t] == 1;

@@ -142,7 +142,7 @@ LabelWriter::LabelWriter(fs::path directory, LabelIndex index, bool resume)
                                          "give a new or an empty directory");
     return has;
   };
-  has_labels();  // checked before the directory is made, so that a refused command makes none
+  has_labels();  // checked before the directory is made, so that a refused command makes no directory
   make_private_directory(directory_);
   lock_.emplace(directory_ / ".lock");
   most_positions_ = std::max<int64_t>(1, kShardBytes / bytes_per_position(index_));

@@ -24,8 +24,8 @@ struct RowLabels {
   int64_t positions = 0;
 };
 
-// The rest is the sum of the probabilities of all tokens outside the top k. It may be 0, so its stored logarithm is at
-// least this.
+// For each position, labels store the logarithm of the total probability of the tokens outside the top k. That total
+// may be 0, so logarithms below kLeastLogRest are stored as kLeastLogRest.
 inline constexpr float kLeastLogRest = -69.0f;
 
 // A token at one position, and its log-probability.
@@ -73,7 +73,7 @@ std::optional<LabelIndex> complete_labels(const std::filesystem::path& directory
 // The data, tokenizer and target that the labels must belong to.
 struct LabelUse {
   std::string data_digest, tokenizer_digest;
-  std::string target_id;  // "" = unknown
+  std::string target_id;  // id of the target's fingerprint; "" = unknown
   double temperature = 1;
   std::string data, target;  // shown in error messages
 };

@@ -39,8 +39,9 @@ struct LabelResult {
   int64_t refused = 0;         // rows of this run that the endpoint refused
 };
 
-// Returns the index for new labels: the settings and inputs that determine the labels, without shards. Throws
-// Error(kData) if the data has another tokenizer than the target.
+// Returns the content of index.json for a new directory of labels: the settings of `options`, and the digests of data,
+// tokenizer and target. The list of shards is empty. Throws Error(kData) if the data was tokenised with another
+// tokenizer than the target's.
 LabelIndex new_label_index(const LabelOptions& options, const data::ShardReader& data);
 
 }  // namespace specdec::distill

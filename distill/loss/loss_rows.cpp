@@ -13,7 +13,7 @@ namespace {
 // Cephes expf (2 ulp). NaN stays NaN.
 inline __attribute__((always_inline)) float exp_nonpositive(float x) {
   x = x < -87.0f ? -87.0f : x;
-  const float shifted = x * 1.44269504088896341f + 12582912.0f;  // rounds to an integer in the low mantissa bits
+  const float shifted = x * 1.44269504088896341f + 12582912.0f;  // adding 1.5 · 2²³ rounds to an integer
   const float n = shifted - 12582912.0f;
   const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   float y = 1.9875691500e-4f;
@@ -89,7 +89,7 @@ int64_t first_largest(const float* values, int64_t count) {
     for (int64_t i = begin; hits > 0 && i < end; ++i)
       if (values[i] == highest) return i;
   }
-  return 0;  // all values are NaN
+  return 0;  // reached only if all values are NaN
 }
 
 SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
@@ -120,8 +120,8 @@ RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, f
     overlap += y < whole ? y : whole;
     inside += y < whole ? y : 0.0f;
   }
-  // KL = Σ p (a − b) − log Σ e^a + log Σ e^b. If a logit is NaN, the comparisons above ignore it, but kl and `sound`
-  // become NaN.
+  // With the scaled logits a of the target and b of the draft, KL = Σ p (a − b) − log Σ e^a + log Σ e^b. If a logit is
+  // NaN, the comparisons above ignore it, but kl and `sound` become NaN.
   const float log_a = std::log(sum_a), log_b = std::log(sum_b), kl = cross * scale_a - log_a + log_b;
   const float sound = kl + mass;
   return {mass, kl, std::isnan(sound) ? sound : overlap, inside, max_a, max_b, log_a, log_b};

@@ -130,7 +130,7 @@ Totals divergence_row(const HostRows& in, int64_t row, const ScaledMix& scaled, 
   const double scale = scaled.scale * row_weight * inverse;
   const auto [target, draft, counts, f] = compare(in, row, room);
   const float *p = room.p.data(), *q = room.q.data();
-  // counts is false if KL leaves this row out. Multiplying f.kl by 0 then still propagates a NaN.
+  // If `counts` is false, KL leaves this row out. The factor 0 * f.kl still propagates a NaN of the row.
   Totals t{.kl = row_weight * (counts ? f.kl : 0 * f.kl),
            .nla = row_weight * -std::log(static_cast<double>(f.overlap)),
            .tv = row_weight * (1 - f.overlap),
@@ -220,8 +220,8 @@ at::Tensor floored_log_softmax(const at::Tensor& logits, const at::Tensor& tempe
 // draft's vocabulary. label [R, 1] is the column of each row's label.
 struct DeviceRows {
   at::Tensor log_p, log_q, label;
-  // [R, 1] each. mass is RowFigures::mass, counts is Compared::counts, labelled is 1 if the draft's vocabulary has the
-  // label, else 0.
+  // [R, 1] each. `mass` is the target's probability of the draft's vocabulary. `counts` is 1 if KL, RKL and JSD include
+  // the row, else 0. `labelled` is 1 if the draft's vocabulary has the label, else 0.
   at::Tensor mass, counts, labelled;
   at::Tensor temperature, weight;  // [R, 1]
 };

@@ -21,12 +21,12 @@ struct LossOptions {
 };
 
 struct LossInput {
-  at::Tensor draft;   // [T, V] fp32, bf16 or fp16: logits; [T, D] with `kept`
+  at::Tensor draft;   // logits [T, V] in fp32, bf16 or fp16; [T, D] if the draft has only the D tokens in `kept`
   at::Tensor target;  // [T, V] fp32, bf16 or fp16, on the same device; undefined if the loss is only ce
   at::Tensor labels;  // [T] int64, the next token; only ce reads it
   // [R] int64 on the CPU, ascending: the rows in the loss. Row t is in the loss if token t + 1 has loss_mask 1.
   at::Tensor rows;
-  double weight = 1;  // factor of the gradient: R / rows of the whole optimizer step
+  double weight = 1;  // multiplies the gradient; for a mean over an optimizer step: R / rows of that step
   // [D] int64 on the CPU, ascending: the token ids of the columns of `draft` if the draft has a reduced vocabulary;
   // undefined if it has the whole vocabulary. With a reduced vocabulary:
   //   * kl, rkl and jsd renormalise the target over these ids, and leave out rows whose likeliest token is not one of

@@ -35,8 +35,8 @@ struct Batch {
   std::vector<size_t> row_index;  // index of each row of the batch in the training set
   at::Tensor temperatures;        // [B] fp32: temperature with which each row was served; 0 = greedy, NaN = unknown
   int64_t num_tokens = 0;         // number of tokens, without padding
-  // Roll-outs of the draft after some positions of the batch, which the teacher scores too; null = none. `branches`
-  // must outlive the batch.
+  // Tokens that the draft itself generated after some positions of the batch (roll-outs). The teacher computes logits
+  // for these tokens, too. Null = none. `branches` must outlive the batch.
   const Branches* branches = nullptr;
 };
 // Makes a batch of the rows at `index`. Throws Error(kInternal) if `index` is empty.
@@ -57,7 +57,8 @@ std::vector<std::vector<size_t>> share_of(const std::vector<TokenRow>& rows,
 // One rank's part of a training step.
 struct StepShare {
   std::vector<Batch> batches;  // may be empty
-  // The rows of all ranks in this step, and the number of positions of these rows in the loss.
+  // The indices of the rows that all ranks together train on in this step, and the number of positions of these rows
+  // that are in the loss.
   std::vector<size_t> rows;
   int64_t learnt = 0;
 };

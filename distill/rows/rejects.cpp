@@ -48,8 +48,9 @@ bool next_line(std::istream& in, const std::string& where, std::string& line) {
   return !line.empty();
 }
 
-// Adds the row's positions at which `record` has rejects to `tokens`. Returns false at the first position where the row
-// has another token than the record. Such a row was tokenised differently, so its later positions are shifted too.
+// Adds to `tokens` the positions of the row at which `record` has rejects. Returns false at the first such position at
+// which the row and the record have different tokens: the row was then tokenised differently, so its later positions
+// are shifted, too.
 bool add(const RejectRecord& record, const TokenRow& row, std::vector<int32_t>& tokens) {
   for (const RejectRecord::Reject& reject : record.rejects) {
     const int64_t at = row.prompt_tokens + reject.position;

@@ -19,8 +19,8 @@ namespace {
 constexpr int64_t kProbeTokens = 4096, kProbeBatchTokens = 2048, kProbeValues = int64_t{1} << 27;
 constexpr int64_t kLeastProbeRows = 4, kLeastCandidates = 2;
 // If the target has at least kDeep times as many layers as the draft, choose_layers() adds layers one by one to an
-// empty model. Otherwise it removes layers one by one from the target. Adding costs keep × total passes of shallow
-// models; removing costs total² / 2 passes of deep models.
+// empty model. Otherwise it removes layers one by one from the target. Adding k of n layers costs up to k · n passes of
+// shallow models; removing costs n² / 2 passes of deep models.
 constexpr int64_t kDeep = 4;
 
 using Layers = std::vector<int64_t>;
@@ -33,9 +33,9 @@ std::vector<Layers> spread(const std::vector<Layers>& candidates, size_t count) 
   return out;
 }
 
-// Each returns the candidates of a round; a candidate is a set of layers. candidates_to_add(): `kept` plus one other
-// layer, the last layer first. candidates_to_remove(): `kept` minus one layer; the first and the last layer stay while
-// there are more than two.
+// candidates_to_add() and candidates_to_remove() return the candidates of one round of the layer search. A candidate is
+// a set of layers. candidates_to_add() adds one layer to `kept`, the last layer first. candidates_to_remove() removes
+// one layer from `kept`, but not the first or the last one while there are more than two.
 std::vector<Layers> candidates_to_add(const Layers& kept, int64_t total) {
   std::vector<Layers> out;
   for (int64_t layer = total - 1; layer >= 0; --layer) {
@@ -55,9 +55,9 @@ std::vector<Layers> candidates_to_remove(const Layers& kept) {
   return out;
 }
 
-// The plan of a layer search: `rounds` has the number of candidates of each round, `rows` is the number of probe rows,
-// `passes` the number of candidates in all rounds. plan_search() keeps rows · passes within `limit`
-// (LayerSearch::passes).
+// The plan of a layer search: `rounds` has the number of candidates (sets of layers) of each round, `rows` is the
+// number of training rows on which each candidate is measured, `passes` the number of candidates in all rounds.
+// plan_search() keeps rows · passes within `limit` (LayerSearch::passes).
 struct SearchPlan {
   std::vector<size_t> rounds;
   size_t rows = 0, passes = 0;
@@ -151,8 +151,8 @@ ChosenLayers choose_layers(const std::shared_ptr<const model::Decoder>& target, 
   size_t trials = 0;
   const int64_t batch_tokens = std::clamp<int64_t>(limits.batch_tokens, 1, kProbeBatchTokens);
   const auto is_late = [&] { return limits.is_late && trials > 0 && limits.is_late(); };
-  // Measures `candidates` and returns the best one; among equally good candidates this is the last. Without time to
-  // measure any, returns the last candidate.
+  // Measures `candidates` and returns the candidate with the highest acceptance, the last one of several equal ones. If
+  // the time is over before any is measured, returns the last candidate.
   const auto best_of = [&](const std::vector<Layers>& candidates) {
     size_t best = candidates.size() - 1;
     double most = -1;

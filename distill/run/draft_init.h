@@ -35,22 +35,23 @@ model::Decoder keep_layers(const model::Decoder& target, const std::vector<int64
 // influence the choice of the initial draft.
 std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train, int64_t vocab);
 
-// Limits the cost of choosing layers. `passes` is the largest total number of forward passes, where a pass runs one
-// candidate over one probe row. If `passes` is too low for all rows and candidates, fewer rows are used (at least
-// four), then fewer candidates per round (at least two, spread evenly over the layers).
+// Limits the cost of choosing layers. A candidate is a set of layers; each round of the search removes or adds one
+// layer. `passes` is the largest total number of forward passes, where a pass runs one candidate over one probe row. If
+// `passes` is too low for all rows and candidates, fewer rows are used (at least four), then fewer candidates per round
+// (at least two, spread evenly over the layers).
 struct LayerSearch {
   int64_t passes = INT64_MAX;
   EvaluationStep step = {};  // called repeatedly with the fraction of the work done so far
   // For a run with a time limit: the largest number of probe rows, the padded tokens per pass, and a function that
-  // returns whether the time is over. When the time is over, the current round takes the best candidate measured so
-  // far, and each later round takes its last candidate without measuring.
+  // returns whether the time is over. When the time is over, the search keeps the best layers measured so far in the
+  // current round, and chooses all further layers without measuring.
   int64_t rows = INT64_MAX, batch_tokens = INT64_MAX;
   std::function<bool()> is_late = {};
 };
 
 struct ChosenLayers {
   std::vector<int64_t> layers;  // ascending
-  Json record;                  // {"trials", "kept", "acceptance", "probe_rows"}
+  Json record;                  // of the search: {"trials", "kept", "acceptance", "probe_rows"}
 };
 // Chooses `keep` layers by acceptance, measured teacher-forced on `probe`. The search starts from the whole target and
 // repeatedly removes the layer whose removal costs least acceptance; among equals, the later layer. With keep >= 2 the
@@ -69,7 +70,7 @@ struct DraftInitOptions {
   double temperature = 1;
   LayerSearch search = {};
   int64_t draft_vocab = 0;  // vocabulary size of a new head, 0 = the target's; other drafts always have the target's
-  int64_t ttt_steps = 5;    // of a head, see DistillOptions::ttt_steps
+  int64_t ttt_steps = 5;    // only for a head, see DistillOptions::ttt_steps
   double ttt_decay = 0.8;
 };
 // Makes the initial draft. `target` may be null unless spec.kind is "prune" or the draft is a head. "prune" takes its

@@ -8,7 +8,6 @@
 #include "base/format.h"
 #include "base/schema/binding.h"
 #include "base/shell.h"
-#include "base/version.h"
 #include "distill/run/preparation.h"
 #include "distill/settings/repeat_flags.h"
 #include "distill/settings/time_plan.h"
@@ -30,8 +29,6 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "generation_config.json"};
 
 Json number(double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); }
-
-Json to_json(const Estimate& e) { return {{"value", number(e.value)}, {"ci", {number(e.ci.low), number(e.ci.high)}}}; }
 
 void collect(const Json& a, const Json& b, const std::string& path, std::string& out) {
   if (a.is_object() && b.is_object()) {
@@ -216,7 +213,7 @@ Evaluation evaluation_from_json(const Json& object) {
     Evaluation e;
     for (const Json& r : object.at("rows")) {
       RowScore row{real(r.at(0)), real(r.at(1)), real(r.at(2)), r.at(3).get<int64_t>()};
-      for (size_t s = 0; r.size() > 4 && s < kAnswerStretches; ++s) {  // earlier versions have no stretches
+      for (size_t s = 0; r.size() > 4 && s < kAnswerStretches; ++s) {  // earlier versions saved no stretches
         row.stretch_acceptance[s] = real(r.at(4).at(s).at(0));
         row.stretch_tokens[s] = r.at(4).at(s).at(1).get<int64_t>();
       }
@@ -236,102 +233,108 @@ Evaluation evaluation_from_json(const Json& object) {
 
 namespace {
 
-Json parts_json(const std::vector<PartScore>& before, const std::vector<PartScore>& after) {
-  Json out = Json::array();
+std::vector<DistillPart> compared(const std::vector<PartScore>& before, const std::vector<PartScore>& after) {
+  std::vector<DistillPart> out;
   for (const PartScore& part : after) {
     const auto earlier = std::find_if(before.begin(), before.end(), [&](const auto& b) { return b.name == part.name; });
-    out.push_back({{"name", part.name},
-                   {"before", earlier == before.end() ? Json() : to_json(earlier->acceptance)},
-                   {"after", to_json(part.acceptance)},
-                   {"requests", part.requests},
-                   {"conversations", part.conversations},
-                   {"tokens", part.tokens}});
+    DistillPart& both = out.emplace_back(DistillPart{.name = part.name,
+                                                     .after = distill_figure(part.acceptance),
+                                                     .requests = part.requests,
+                                                     .conversations = part.conversations,
+                                                     .tokens = part.tokens});
+    if (earlier != before.end()) both.before = distill_figure(earlier->acceptance);
   }
   return out;
 }
 
-Json cost_json(const Outcome& o) {
-  return {{"seconds", o.seconds},
-          {"training_seconds", o.training.seconds},
-          {"training_tokens", o.training.tokens},
-          {"tokens_per_second", o.training.tokens_per_second},
-          {"device", o.device},
-          {"processes", o.processes},
-          {"dtype", o.compute.flag},
-          {"dtype_reason", o.compute.reason},
-          {"teacher_share", o.teacher_share ? number(*o.teacher_share) : Json()}};
+DistillSide side_of(const Evaluation& e, const Estimate& estimate) {
+  return {distill_figure(estimate), if_finite(e.acceptance_tokens), if_finite(e.greedy_agreement),
+          if_finite(e.cross_entropy)};
+}
+
+DistillScores scores_of(const Outcome& o) {
+  DistillScores scores;
+  scores.by_acceptance = o.by_acceptance;
+  scores.before = side_of(o.before, o.judgement.before);
+  scores.after = side_of(o.after, o.judgement.after);
+  scores.difference = distill_figure(o.judgement.difference);
+  scores.requests = static_cast<int64_t>(o.after.rows.size());
+  scores.conversations = o.verdict_conversations;
+  scores.tokens = o.after.tokens;
+  if (o.after.is_bound) {
+    scores.rest = if_finite(o.after.rest);
+    scores.certain = distill_figure(o.judgement.certain);
+  }
+  scores.by_position = o.parts.by_position;
+  scores.by_domain = o.parts.by_domain;
+  return scores;
+}
+
+DistillTraining training_of(const Outcome& o) {
+  const TrainingSummary& t = o.training;
+  DistillTraining out{.steps = t.steps,
+                      .tokens = t.tokens,
+                      .seconds = t.seconds,
+                      .tokens_per_second = t.tokens_per_second,
+                      .last_loss = if_finite(t.last_loss),
+                      .skipped_steps = t.skipped_steps,
+                      .roll_backs = t.rollbacks,
+                      .kept_step = o.kept_step,
+                      .selected_by = o.by_acceptance ? "acceptance" : "cross_entropy",
+                      .selection_requests = o.selection_requests,
+                      .selection_conversations = o.selection_conversations};
+  for (const Measured& m : t.measured) {
+    out.measured.push_back({m.step, if_finite(m.score), if_finite(m.loss)});
+    if (m.ci) out.measured.back().ci = {number(m.ci->low), number(m.ci->high)};
+  }
+  out.deeper_acceptance = t.deeper;
+  out.chosen = o.chosen;
+  out.layers = o.search;
+  return out;
+}
+
+DistillCost cost_of(const Outcome& o) {
+  DistillCost cost{.seconds = o.seconds,
+                   .training_seconds = o.training.seconds,
+                   .training_tokens = o.training.tokens,
+                   .tokens_per_second = o.training.tokens_per_second,
+                   .device = o.device,
+                   .processes = o.processes,
+                   .dtype = o.compute.flag,
+                   .dtype_reason = o.compute.reason};
+  if (o.teacher_share) cost.teacher_share = if_finite(*o.teacher_share);
+  return cost;
 }
 
 }  // namespace
 
-Json describe_parts(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after) {
-  return {{"by_position", parts_json(by_stretch(rows, before), by_stretch(rows, after))},
-          {"by_domain", parts_json(by_domain(rows, before), by_domain(rows, after))}};
+PartFigures part_figures(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after) {
+  return {compared(by_stretch(rows, before), by_stretch(rows, after)),
+          compared(by_domain(rows, before), by_domain(rows, after))};
 }
 
-Json result_json(const Outcome& o, const DistillOptions& options, const std::optional<Fingerprint>& draft) {
-  Json out = {{"schema", "specdec.distill/1"},
-              {"verdict", o.judgement.verdict},
-              {"reason", reason(o)},
-              {"started", o.started},
-              {"seconds", o.seconds},
-              {"tool_version", kToolVersion},
-              {"inputs", o.inputs},
-              {"options", describe(options)},
-              {"data", o.data_counts}};
-  const auto side = [&](const Evaluation& e, const Estimate& estimate) {
-    Json json = to_json(estimate);
-    if (o.by_acceptance) {
-      json["tokens"] = number(e.acceptance_tokens);
-      json["greedy_agreement"] = number(e.greedy_agreement);
-    }
-    json["cross_entropy"] = number(e.cross_entropy);
-    return json;
-  };
-  out[o.by_acceptance ? "acceptance" : "cross_entropy"] = {{"before", side(o.before, o.judgement.before)},
-                                                           {"after", side(o.after, o.judgement.after)},
-                                                           {"difference", to_json(o.judgement.difference)},
-                                                           {"requests", o.after.rows.size()},
-                                                           {"conversations", o.verdict_conversations},
-                                                           {"tokens", o.after.tokens},
-                                                           {"level", 0.95}};
-  if (o.by_acceptance && o.after.is_bound) {
-    out["acceptance"]["rest"] = number(o.after.rest);
-    out["acceptance"]["certain"] = to_json(o.judgement.certain);
-  }
-  if (o.by_acceptance && o.parts.is_object()) out["acceptance"].update(o.parts);
-  out["cost"] = cost_json(o);
-  Json measured = Json::array();
-  for (const Measured& m : o.training.measured) {
-    measured.push_back({{"step", m.step}, {"score", m.score}, {"loss", m.loss}});
-    if (m.ci) measured.back()["ci"] = {number(m.ci->low), number(m.ci->high)};
-  }
-  out["training"] = {{"steps", o.training.steps},
-                     {"tokens", o.training.tokens},
-                     {"seconds", o.training.seconds},
-                     {"tokens_per_second", o.training.tokens_per_second},
-                     {"last_loss", number(o.training.last_loss)},
-                     {"skipped_steps", o.training.skipped_steps},
-                     {"roll_backs", o.training.rollbacks},
-                     {"kept_step", o.kept_step},
-                     {"selection",
-                      {{"by", o.by_acceptance ? "acceptance" : "cross_entropy"},
-                       {"requests", o.selection_requests},
-                       {"conversations", o.selection_conversations},
-                       {"measured", measured}}}};
-  if (!o.training.deeper.empty()) out["training"]["deeper_acceptance"] = o.training.deeper;
+DistillReport report_of(const Outcome& o, const DistillOptions& options, const std::optional<Fingerprint>& draft) {
   const auto& curve = o.training.measured;
   const NextStep next = next_step(o.judgement.verdict, o.asked,
                                   {.rising = !curve.empty() && o.kept_step == curve.back().step,
                                    .partial = o.verdict_conversations >= kMinVerdictConversations,
                                    .longer = longer_for_a_verdict(o)});
-  out["next"] = next.command;
-  out["next_reason"] = next.reason;
-  if (!o.chosen.is_null()) out["training"]["chosen"] = o.chosen;
-  if (!o.search.is_null()) out["training"]["layers"] = o.search;
-  if (!o.vocabulary.is_null()) out["draft_vocab"] = o.vocabulary;
-  out["draft"] = {{"path", "draft"}, {"id", draft ? draft->id : ""}};
-  return out;
+  DistillReport report;
+  report.verdict = o.judgement.verdict;
+  report.started = o.started;
+  report.seconds = o.seconds;
+  report.reason = reason(o);
+  report.inputs = o.inputs;
+  report.options = describe(options);
+  report.data = o.data_counts;
+  report.scores = scores_of(o);
+  report.training = training_of(o);
+  report.cost = cost_of(o);
+  report.next = next.command;
+  report.next_reason = next.reason;
+  report.draft_vocab = o.vocabulary;
+  report.draft = DraftOutput{"draft", draft ? draft->id : ""};
+  return report;
 }
 
 void publish_draft(const TrainedDraft& draft, at::ScalarType dtype, const DistillOptions& options,

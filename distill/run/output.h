@@ -7,6 +7,7 @@
 
 #include "base/fingerprint.h"
 #include "base/json.h"
+#include "base/schema/distill_report.h"
 #include "base/verdict.h"
 #include "distill/run/compute_dtype.h"
 #include "distill/run/draft_init.h"
@@ -25,28 +26,35 @@ std::string differing_keys(const Json& a, const Json& b);
 Json to_json(const Evaluation& evaluation);
 Evaluation evaluation_from_json(const Json& object);  // throws Error(kData)
 
-// Returns the content of scores.json: the acceptance of each request in the verdict half of the held-out rows before
-// and after training; null without a target. --forecast and --compare use these scores to compare runs on the same
-// data.
+// Returns the content of scores.json: the acceptance of each held-out request before and after training; null without a
+// target. Only requests that judge the finished draft are included, not those that chose the checkpoint. --forecast and
+// --compare use these scores to compare runs on the same data.
 Json scores_json(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after);
+
+// The acceptance of the held-out rows before and after training by position in the answer and by domain.
+struct PartFigures {
+  std::vector<DistillPart> by_position;  // without `before` if the initial draft was not measured
+  std::vector<DistillPart> by_domain;    // empty if no row has a domain
+};
+PartFigures part_figures(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after);
 
 struct Outcome {
   Judgement judgement;
   Evaluation before, after;
   bool by_acceptance = true;
-  // Conversations of the verdict half that were measured, and all conversations of the verdict half. A time limit may
-  // be too short to measure all of them.
+  // The number of held-out conversations on which the finished draft was judged, and of all that were held out for
+  // judging. A time limit may be too short to measure all of them.
   int64_t verdict_conversations = 0, held_out_conversations = 0;
   int64_t selection_conversations = 0, selection_requests = 0;
-  bool taught_little = false;  // the run had fewer than kTeachingSteps steps and found no gain
+  bool taught_little = false;  // the run had fewer than kTeachingSteps steps and measured no gain
   DistillOptions asked;        // the options as the user gave them, for the suggested next command
   int64_t kept_step = 0;
   TrainingSummary training;
   Json search;      // record of the layer search for --draft prune:N, or null
-  Json vocabulary;  // result of vocab_coverage() for a reduced vocabulary, or null
+  Json vocabulary;  // share of the data's tokens that a reduced vocabulary covers, or null
   Json chosen;      // settings that the options left open (choose_settings)
   Json inputs, data_counts;
-  Json parts;          // result of describe_parts(); null without a target
+  PartFigures parts;   // acceptance by position and by domain; empty without a target
   std::string device;  // "cpu", "cuda:0"
   int processes = 1;
   ComputeDtype compute = {"auto", ""};
@@ -54,11 +62,6 @@ struct Outcome {
   std::string started;
   double seconds = 0;
 };
-// Returns the acceptance of the held-out rows before and after training by position in the answer and by domain:
-// {"by_position": [{"name", "before", "after", "requests", "conversations", "tokens"}], "by_domain": [...]}. "before"
-// is null if the initial draft was not measured; "by_domain" is empty if no row has a domain.
-Json describe_parts(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after);
-
 // The facts about a finished run on which next_step() bases its suggestion.
 struct RunEnd {
   bool rising = false;  // the last measured checkpoint is the best one
@@ -72,9 +75,7 @@ struct NextStep {
 };
 NextStep next_step(Verdict verdict, const DistillOptions& asked, const RunEnd& end);
 
-// Returns the result object that docs/contract.md describes: schema, verdict, reason, acceptance or cross_entropy,
-// training, draft, inputs.
-Json result_json(const Outcome& outcome, const DistillOptions& options, const std::optional<Fingerprint>& draft);
+DistillReport report_of(const Outcome& outcome, const DistillOptions& options, const std::optional<Fingerprint>& draft);
 
 // Publishes the weights in `dtype` in OUT/draft with byte-for-byte copies of the target's tokenizer files, and
 // specdec.json unless `target` is empty.

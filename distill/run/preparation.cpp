@@ -25,9 +25,10 @@ namespace {
 constexpr int64_t kSampleTokens[] = {64, 64, 512};
 constexpr double kMostPassSeconds = 1;  // longest duration of a pass, because the clock is checked only between passes
 constexpr int64_t kLeastProbedRows = 2;
-// An evaluation of the selection half may take at most 1 / kMostSelectionShare of the time for the verdict half.
+// Measuring the rows that choose the checkpoint (selection half) may take at most 1 / kMostSelectionShare of the time
+// for measuring the rows that judge the draft (verdict half).
 constexpr double kMostSelectionShare = 3;
-// The number of held-out rows (both halves together) that should get an answer, even if the answers must then be short.
+// The number of held-out prompts to which the target should generate an answer, even if the answers must then be short.
 constexpr double kWantedRows = 1.5 * static_cast<double>(kMinVerdictConversations);
 
 // Returns the floating-point operations of a forward pass per token. For a mixture of experts, all experts count as
@@ -104,7 +105,7 @@ double flop_per_second(const PreparationInput& in, const Work& work, Stages& sta
   if (!time.is_limited() || !in.target || in.train.rows.empty()) return std::numeric_limits<double>::infinity();
   stages.begin("measuring this machine");
   double speed = 0;
-  for (const int64_t tokens : kSampleTokens) {  // the first pass also warms up
+  for (const int64_t tokens : kSampleTokens) {  // the first pass is also the warm-up
     const std::vector<TokenRow> sample = sample_rows(in.train.rows, tokens);
     const double flop = work.target * mean_tokens(sample) * static_cast<double>(sample.size());
     if (sample.empty() || (speed > 0 && flop / speed > kTuningShare * time.limit())) break;
@@ -214,7 +215,7 @@ DraftInit make_draft(const Budget& budget, Stages& stages) {
 }
 
 // Returns the mean number of tokens per measured row. If the target generates the answers under a time limit, assumes
-// the shortest answers.
+// answers of kLeastAnswerTokens tokens.
 double measured_tokens(const Budget& budget, const std::vector<TokenRow>& rows) {
   const bool is_short = budget.in.answer && budget.time.is_limited();
   return is_short ? mean_prompt(rows) + kLeastAnswerTokens : mean_tokens(rows);
@@ -263,7 +264,8 @@ Preparation make_start(const PreparationInput& in, HeldOut& held_out, Stages& st
   const double both = budget.work.both();
   out.verdict_rows = budget.rows(budget.of_stage(kFirstEvaluationShare, TimePlan::Stage::kStart) / in.options.sample,
                                  both * measured_tokens(budget, held_out.verdict));
-  // Limits the number of selection rows, because the selection half is measured at least twice.
+  // Limits the number of held-out rows that choose the checkpoint (selection half), because they are measured at least
+  // twice.
   const double selection = std::min(kSelectionShare * budget.flop,
                                     budget.speed * time.seconds_for(TimePlan::Stage::kStart) / kMostSelectionShare);
   out.selection_rows = in.options.evaluate_rows > 0

@@ -36,9 +36,10 @@ class Stages {
 // Returns the limits that the options set; `train_tokens` is the size of the training set.
 RunLimits run_limits(const DistillOptions& options, int64_t train_tokens);
 
-// Keeps the first conversations of each half, as many as are needed for the given number of rows. If `exactly` is
-// false, the selection half keeps at least kMinVerdictConversations and the verdict half twice as many, where the data
-// has them. Under a time limit these minimums could take too long, so `exactly` is true.
+// Shortens both halves of the held-out rows to their first conversations, as many as are needed for the given number of
+// rows. The selection half chooses the checkpoint, the verdict half judges the draft. If `exactly` is false, the
+// selection half keeps at least kMinVerdictConversations and the verdict half twice as many, where the data has them.
+// Under a time limit, measuring so many could take too long; callers then set `exactly`.
 void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows, bool exactly = false);
 
 struct PreparationInput {
@@ -49,19 +50,19 @@ struct PreparationInput {
   const model::DecoderConfig& draft;             // the draft's configuration; prune: the target's; head: its layer's
   at::Device device;
   const PreparedRows& train;
-  RowLimits limits = {};        // limits of each held-out row
+  RowLimits limits = {};        // largest length of a held-out row, and its first token that is scored
   int64_t head_parameters = 0;  // 0 unless the draft is a head
   // Generates the target's answers to the held-out prompts. Empty if the draft is measured on the answers in the data.
   std::function<HeldOutAnswers(const HeldOut&, const AnswerLimits&)> answer = {};
   const parallel::Ranks* ranks = &parallel::Ranks::alone();
-  std::shared_ptr<DividedTarget> divided = nullptr;  // see Setup::divided
+  std::shared_ptr<DividedTarget> divided = nullptr;  // null: the target is not divided among ranks
 };
 struct Preparation {
   DraftInit init;
   Evaluation before;
-  int64_t selection_rows = 0, verdict_rows = 0;  // arguments of shorten() in a resumed run
-  bool exactly = false;                          // argument of shorten() in a resumed run
-  int64_t evaluations = kMostEvaluations;        // number of evaluations of the selection half during the run
+  int64_t selection_rows = 0, verdict_rows = 0;  // rows per held-out half, for shorten() in a resumed run
+  bool exactly = false;                          // argument `exactly` of shorten() in a resumed run
+  int64_t evaluations = kMostEvaluations;        // how often the run measures the rows that choose the checkpoint
   Json answers;                                  // HeldOutAnswers as JSON, or null
   double start_seconds = 0;                      // duration of measuring the initial draft
 };

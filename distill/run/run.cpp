@@ -83,19 +83,18 @@ int exit_code_of(const Json& done, const std::string& where) {
 }
 
 DistillResult no_data(const Setup& s, const std::string& started) {
-  Json json = {{"schema", "specdec.distill/1"},
-               {"verdict", Verdict::kInconclusive},
-               {"reason", "no row has a token to learn: " + s.options.data + " holds too little data"},
-               {"started", started},
-               {"seconds", 0},
-               {"tool_version", kToolVersion},
-               {"inputs", s.inputs},
-               {"options", describe(s.options)},
-               {"data", s.data_counts},
-               {"next", next_step(Verdict::kInconclusive, s.asked, {}).command},
-               {"next_reason", next_step(Verdict::kInconclusive, s.asked, {}).reason}};
+  const NextStep next = next_step(Verdict::kInconclusive, s.asked, {});
+  DistillReport report;
+  report.started = started;
+  report.reason = "no row has a token to learn: " + s.options.data + " holds too little data";
+  report.inputs = s.inputs;
+  report.options = describe(s.options);
+  report.data = s.data_counts;
+  report.next = next.command;
+  report.next_reason = next.reason;
+  const Json json = json_of(report);
   if (s.ranks->is_first()) write_file_atomic(fs::path(s.options.out) / "result.json", json.dump(2) + "\n");
-  return {json, exit_code(Verdict::kInconclusive)};
+  return {json, exit_code(report.verdict)};
 }
 
 // The state that training starts from; a resumed run takes it from its checkpoint.
@@ -252,15 +251,15 @@ struct Reporting {
 };
 
 // Trains the draft. Sets `teacher_share` to the teacher's share of the training time, if that can be measured. It
-// cannot be measured on a GPU, which still computes after a call has returned, and not for a head, which runs the
-// target itself.
+// cannot be measured on a GPU, which still computes after a call has returned, nor for a head, which runs the target
+// itself.
 TrainingSummary train(Setup& s, Start& start, const Reporting& to, std::optional<double>& teacher_share) {
   Stages& stages = to.stages;
   const Clock& clock = to.clock;
   std::unique_ptr<TimedTeacher> teacher;
   std::unique_ptr<Teacher> judge;
   const int64_t cache = s.options.teacher_cache_mib << 20;
-  if (s.from.kind != TeacherSpec::Kind::kTarget) s.target.reset();  // prune has copied its layers already
+  if (s.from.kind != TeacherSpec::Kind::kTarget) s.target.reset();  // a draft prune:N already has copies of its layers
   // A cache of logits would be useless for heads, which get the logits from the pass that also gives hidden states, and
   // for roll-outs, which need a new pass of the target in every step.
   const bool reads_every_step = s.head || s.options.on_policy > 0;
@@ -302,15 +301,15 @@ DistillResult finish(const Setup& s, const TrainedDraft& draft, Outcome& outcome
   outcome.device = s.device.str();
   outcome.processes = s.ranks->count();
   outcome.compute = s.compute;
-  if (outcome.by_acceptance) outcome.parts = describe_parts(s.held_out.verdict, outcome.before, outcome.after);
+  if (outcome.by_acceptance) outcome.parts = part_figures(s.held_out.verdict, outcome.before, outcome.after);
   if (const std::vector<int32_t>& ids = draft.config().draft_vocab; !ids.empty())
     outcome.vocabulary = {{"tokens", ids.size()},
                           {"train", vocab_coverage(s.train.rows, ids)},
                           {"holdout", vocab_coverage(s.held_out.verdict, ids)}};
   outcome.seconds = clock.seconds() - begin;
   write_file_atomic(out / "scores.json", scores_json(s.held_out.verdict, outcome.before, outcome.after).dump() + "\n");
-  publish_draft(draft, s.published, s.options, s.target_id, result_json(outcome, s.options, std::nullopt));
-  const Json json = result_json(outcome, s.options, fingerprint_model(out / "draft"));
+  publish_draft(draft, s.published, s.options, s.target_id, json_of(report_of(outcome, s.options, std::nullopt)));
+  const Json json = json_of(report_of(outcome, s.options, fingerprint_model(out / "draft")));
   write_file_atomic(out / "result.json", json.dump(2) + "\n");
   return {json, exit_code(outcome.judgement.verdict)};
 }

@@ -12,13 +12,16 @@ namespace specdec::distill {
 
 // The file in RUN with the target's answers to the held-out prompts (contexts.h).
 inline constexpr const char* kContextsFile = "contexts.json";
-// The file in RUN that marks a forecast (forecast.h); the directories of its runs are siblings of this file.
+// A file with this path in RUN shows that RUN belongs to `distill --forecast` (forecast.h), which trains on samples of
+// the data. The directories of these runs are siblings of this file.
 inline constexpr const char* kForecastRunFile = "forecast/run.json";
-inline constexpr const char* kComparisonRunFile = "comparison/run.json";  // marks a comparison (comparison.h)
+// A file with this path in RUN shows that RUN belongs to `distill --compare` (comparison.h), which trains several kinds
+// of drafts.
+inline constexpr const char* kComparisonRunFile = "comparison/run.json";
 
-// Makes RUN and locks it. If the run (for a forecast: its first run) fails before its first checkpoint, the destructor
-// removes RUN, because there is nothing to resume and a corrected command can then use the same RUN. If RUN was an
-// empty directory before, the destructor removes only its content.
+// Makes the directory RUN and locks it. If the run fails before its first checkpoint, the destructor removes RUN: there
+// is nothing to resume, and a corrected command can then use the same RUN. If RUN was an empty directory before, only
+// its content is removed. With --forecast, which trains several times, the first training counts.
 class RunDirectory {
  public:
   explicit RunDirectory(std::filesystem::path run);
@@ -27,12 +30,13 @@ class RunDirectory {
   RunDirectory& operator=(const RunDirectory&) = delete;
 
   // If RUN has a run that has begun, changes nothing and throws Error(kUsage) if that run's options or inputs differ
-  // from the arguments. Otherwise writes run.json, after it removed the files of an earlier run that ended before its
-  // first checkpoint.
+  // from the arguments. Otherwise removes the files of an earlier run that ended before its first checkpoint, and
+  // writes run.json.
   void enter(const Json& options, const Json& inputs) const;
 
-  // Returns whether RUN has a run (or a study's runs) with a checkpoint or a result. A run that ended before its first
-  // checkpoint does not count: --resume starts it anew, with any options.
+  // Returns whether RUN has a training run with a checkpoint or a result; the runs that --forecast or --compare made in
+  // RUN count, too. A run that ended before its first checkpoint does not count: --resume starts it anew, with any
+  // options.
   static bool has_begun(const std::filesystem::path& run);
   // Returns the options in run.json of a run that has begun, else null. Throws Error(kData) if run.json is malformed.
   static Json options_of(const std::filesystem::path& run);

@@ -113,7 +113,7 @@ Setup begin_setup(const DistillOptions& options) {
   if (s.head && s.from.kind != TeacherSpec::Kind::kTarget)
     throw Error(ErrorKind::kUsage, "--teacher " + options.teacher + ": " + name_of(s.head->kind) +
                                        " is trained from the target itself: leave --teacher out");
-  // An existing head is validated with the limits of a new head.
+  // An existing head must satisfy the same limits as a new head.
   if (s.head && s.spec.kind == "model") {
     DistillOptions as_new = options;
     const auto* const made = std::ranges::find(kNewHeads, s.head->kind, &NewHead::kind);

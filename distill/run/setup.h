@@ -41,12 +41,13 @@ struct Setup {
   Rejects rejects;  // rejected draft tokens in the training rows; empty without --rejects
   std::shared_ptr<const DirectoryLock> data_in_use;  // keeps other processes from replacing the data
   HeldOut held_out;
-  // Number of held-out rows, and of conversations in the verdict half, before a time limit shortens the halves.
+  // The number of held-out rows, and the number of conversations held out for judging the draft (verdict half), before
+  // a time limit reduces both.
   int64_t holdout_rows = 0, held_out_conversations = 0;
-  RowLimits limits;                        // limits of each held-out row
+  RowLimits limits;                        // largest length of a held-out row, and its first token that is scored
   bool answers_anew = false;               // the target generates new answers to the held-out prompts
   Json given;                              // the options that --resume compares with run.json
-  std::optional<std::string> begun_dtype;  // dtype in run.json of the run that --resume continues
+  std::optional<std::string> begun_dtype;  // dtype in run.json of the run that --resume continues; empty = new run
   ComputeDtype compute;                    // options.device.dtype is set to compute.flag when the target is loaded
   at::ScalarType published = at::kFloat;   // dtype of the weights in RUN/draft
   Json inputs, data_counts;
@@ -55,7 +56,7 @@ struct Setup {
   double training_seconds = 0;
   int64_t expected_steps = 0;
   bool shares_optimizer = false;  // the optimizer state is divided among the ranks
-  int64_t spare_bytes = 0;        // memory that the plan leaves unused
+  int64_t spare_bytes = 0;        // bytes that the memory plan leaves unused
   at::Device device = at::kCPU;
   const parallel::Ranks* ranks = nullptr;
 };

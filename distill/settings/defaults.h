@@ -1,5 +1,6 @@
-// Default values of `specdec distill`: tokens per step, learning rate, and the share of the run that measuring may
-// take. They were found with tests/bench/distill_defaults.py.
+// Computes default values of `specdec distill`: tokens per step, learning rate, and how much of a run's time may be
+// spent on measurements before and during training. tests/bench/distill_defaults.py compares tokens per step and
+// learning rate with the best of a grid.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +14,10 @@ namespace specdec::distill {
 // the draft has learnt.
 double default_learning_rate(int64_t hidden_size, bool trained_before);
 
-// The least number of held-out conversations in each half (selection and verdict) with which a run reaches a verdict.
+// A verdict needs at least this many conversations among the held-out rows that judge the draft (verdict half).
 inline constexpr int64_t kMinVerdictConversations = 8;
-// The least number of held-out conversations with which a run reaches a verdict. They alternate between the halves, and
-// an odd one goes to the verdict half.
+// A verdict needs at least this many held-out conversations in both halves together. Conversations go to the halves
+// (verdict and selection) alternately, the first one to the verdict half.
 inline constexpr int64_t kMinHeldOutConversations = 2 * kMinVerdictConversations - 1;
 
 // Model of a training step's time: fixed + per_token · tokens of the batch. If the target's logits are cached, their
@@ -37,7 +38,8 @@ struct RunLimits {
 // Returns the number of tokens that a run trains on with batches of `batch_tokens`.
 double tokens_in_run(const RunLimits& limits, const StepCost& cost, int64_t batch_tokens);
 
-// If a run of fewer steps shows no gain, the draft may still be able to learn.
+// If a run of fewer than kTeachingSteps steps shows no gain, its verdict is inconclusive, because a longer run may
+// still improve the draft.
 inline constexpr int64_t kTeachingSteps = 100;
 inline constexpr int64_t kWantedSteps = 1000, kLeastStepTokens = 256, kMostStepTokens = 8192,
                          kStepTokensOfGivenSteps = 4096;
@@ -55,7 +57,7 @@ struct BatchShape {
 BatchShape batch_shape(int64_t step_tokens, int64_t vocab);
 
 // Shares of the run's time for choosing layers, for measuring the machine or a step, for answering held-out prompts,
-// for the first evaluation, and for each evaluation of the selection half.
+// for measuring the initial draft, and for each evaluation that chooses the checkpoint.
 inline constexpr double kLayerChoiceShare = 0.03, kTuningShare = 0.01, kContextsShare = 0.03,
                         kFirstEvaluationShare = 0.03, kSelectionShare = 0.01;
 // Estimated time per token of batched decoding divided by that of prefill. Decoding is slower because each step reads

@@ -18,14 +18,15 @@ struct EndpointOptions {
   int concurrency = 4;
 };
 
-// Earlier versions had no option --contexts and measured as with this value. Their run.json has no key `contexts`.
+// Earlier versions had no option --contexts and always measured as --contexts data does. Their run.json has no key
+// `contexts`.
 inline constexpr const char* kContextsOfEarlierRuns = "data";
 
 // Options of --forecast, which predicts the acceptance after the run instead of doing the run
 // (distill/study/forecast.h).
 struct ForecastOptions {
   bool wanted = false;
-  std::vector<int64_t> samples;  // training rows of each sample; empty = by the size of the data
+  std::vector<int64_t> samples;  // number of rows of each sample; empty = chosen from the data's size
 };
 
 struct DistillOptions {
@@ -44,7 +45,7 @@ struct DistillOptions {
   // tokenizer.
   std::string loss = "lk_hybrid";
   double lk_eta = 3.0;
-  double learning_rate = 0;  // 0 = by hidden size (distill/settings/defaults.h)
+  double learning_rate = 0;  // at the peak; 0 = from the hidden size (distill/settings/defaults.h)
   double min_lr_ratio = 0.05, warmup_ratio = 0.03, weight_decay = 0.0, clip = 1.0;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
   // Tokens of one batch, including the padding to its longest row. 0 = computed from the run's limits
@@ -52,14 +53,15 @@ struct DistillOptions {
   int64_t batch_tokens = 0;
   // Batches per update. 0 = 1 if batch_tokens is given, else chosen together with batch_tokens.
   int64_t accumulate = 0;
-  int64_t sequence_length = 0;  // 0 = the longest row, at most the models' context
-  int64_t max_steps = 0;        // 0 = by epochs or time
+  int64_t sequence_length = 0;  // rows are cut to this many tokens; 0 = only to the models' context
+  int64_t max_steps = 0;        // 0 = no limit in steps
   double epochs = 0;            // 0 = 3 epochs, unless steps or time are given
   double time_limit_seconds = 0;
-  int64_t evaluate_every = 0;  // steps; 0 = 10 evaluations over the run
-  // Rows of the selection half. 0 = 64, or fewer if one evaluation of 64 rows would take more than 1 % of the run.
+  int64_t evaluate_every = 0;  // steps between evaluations; 0 = at most 10 evaluations over the run
+  // Number of held-out rows that choose the checkpoint (selection half). 0 = 64, or fewer if one evaluation of 64 rows
+  // would take more than 1 % of the run.
   int64_t evaluate_rows = 0;
-  int64_t checkpoint_every = 0;  // steps; 0 = at evaluations
+  int64_t checkpoint_every = 0;  // steps between checkpoints; 0 = a checkpoint at each evaluation
   // An EAGLE-3 head is trained on this number of draft positions (training-time test). Position i, from 0, has the
   // weight ttt_decay^i.
   int64_t ttt_steps = 5;
@@ -71,8 +73,8 @@ struct DistillOptions {
   double temperature = 1.0;  // temperature of p and q in the loss and in the measured acceptance
   // If true, the loss uses the temperature with which a conversation was served, where the data has it.
   bool served_temperatures = false;
-  // Directory that `serve --record-rejects` wrote. It lists the tokens at which the target rejected a draft token; they
-  // have the weight `reject_weight` in the loss.
+  // Directory that `serve --record-rejects` wrote: the tokens at which the target rejected a draft token. In the loss
+  // these tokens have the weight `reject_weight`, all others 1.
   std::string rejects;
   double reject_weight = 3.0;
   // The id of the tokenizer's eos_token, which ends an answer in addition to the model's own EOS ids; -1 = none.
@@ -112,7 +114,8 @@ struct LossMix {
   double beta = 0.5;          // β of jsd
   bool needs_target() const;  // true if any term other than ce has a weight
 };
-// Parses a term, or several with weights: "kl", "jsd:0.3" (β), "0.1*ce+0.9*tv". Throws Error(kUsage).
+// Parses one term of the loss, or a sum of terms with weights: "kl", "jsd:0.3" (0.3 is β), "0.1*ce+0.9*tv". Throws
+// Error(kUsage).
 LossMix parse_loss(const std::string& text);
 
 struct DraftSpec {

@@ -19,8 +19,8 @@ double learning_rate(const ScheduleOptions& o, int64_t step, double elapsed_seco
     const double warmup = o.warmup_ratio * limit;
     progress = std::max(progress, limit > warmup ? (elapsed_seconds - warmup) / (limit - warmup) : 1);
     if (o.total_steps == 0) {
-      // At the first update no time has elapsed, so by elapsed time alone the learning rate would be 0. Therefore the
-      // warm-up factor is at least 0.1 of one step's share of the warm-up.
+      // At the first update no time has elapsed, so the learning rate would be 0 if only elapsed time counted.
+      // Therefore the warm-up factor is at least 0.1 / `steps`.
       const int64_t steps =
           o.expected_steps > 0 ? std::clamp<int64_t>(o.expected_steps / 10, 1, kMinWarmupSteps) : kMinWarmupSteps;
       const auto least = static_cast<double>(steps);

@@ -13,8 +13,8 @@ namespace {
 constexpr double kLongShare = 0.1, kShortShare = 1.0 / 3, kShortSeconds = 20;
 // One entry for each Stage: the share of the preparation time that may be used up when this stage ends.
 constexpr double kStageEnds[] = {0.2, 0.6, 0.85, 1};
-constexpr double kLeastStageShare = 0.05;     // least share of one stage, even if earlier stages used all time
-constexpr double kLeastPreparingShare = 0.3;  // least share of all stages together, even if loading used all time
+constexpr double kLeastStageShare = 0.05;     // each stage gets at least this share of the time for all stages
+constexpr double kLeastPreparingShare = 0.3;  // all stages together get at least this share of the preparation time
 
 }  // namespace
 

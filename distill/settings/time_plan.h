@@ -1,5 +1,6 @@
-// Divides --time-limit among preparing, training and judging. Preparing may take a tenth of the limit, and so may
-// judging. Under a short limit each may take more: a third of the limit or 20 s, whichever is less.
+// Divides --time-limit among preparing (before the first step), training, and judging (measuring the finished draft).
+// Preparing may take a tenth of the limit, and so may judging. Under a short limit each may take more: a third of the
+// limit or 20 s, whichever is less.
 #pragma once
 
 #include <string>
@@ -31,7 +32,7 @@ class TimePlan {
   // Returns the seconds that this stage may take if it begins now. Time that earlier stages left unused is included. If
   // earlier stages used all of the preparation time, the stage still gets a small share.
   double seconds_for(Stage stage) const;
-  double judging_seconds() const;  // the longest time that judging may take
+  double judging_seconds() const;  // longest time for measuring the finished draft
   // Returns the seconds that training may take if it begins now and judging takes `judging` seconds after it: at least
   // a third of the limit. If sample < 1, returns kUsualTrainingShare of the limit; without a limit, 0.
   double training_seconds(double judging) const;

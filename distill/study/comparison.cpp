@@ -10,6 +10,7 @@
 #include "base/expanded_tail.h"
 #include "base/format.h"
 #include "base/safetensors.h"
+#include "base/schema/distill_comparison.h"
 #include "base/sha256.h"
 #include "base/shell.h"
 #include "distill/run/output.h"
@@ -24,14 +25,14 @@ constexpr double kQuantile975 = 1.959963984540054;
 constexpr int kMostCostedK = 64;
 
 // A draft that was trained and measured.
-struct ComparedDraft {
+struct TrainedKind {
   std::string kind;
   StudyPart run;
   int64_t parameters = 0;
   DraftSpeed measured;
-  SpeedPrediction best;  // best.k = 0: no costs could be measured
-  Estimate speedup;      // with the best K
-  bool ties = false;     // its speed-up interval overlaps that of the draft ranked first
+  SpeedPrediction best;  // speed-up with the best K; best.k = 0 if no costs could be measured
+  Estimate speedup;      // speed-up with the best K, and its interval
+  bool ties = false;     // the interval of `speedup` overlaps that of the draft ranked first
 };
 
 // Costs of drafts measured in another engine. The unit is the time of that engine's decoding step without a draft at
@@ -82,8 +83,8 @@ DistillOptions options_of_kind(const DistillOptions& whole, size_t index) {
   return o;
 }
 
-// Wraps `progress` for the run of kind `index`. Estimates the total as if each kind not yet trained takes as long as
-// this one.
+// Wraps `progress` for the run of kind `index`. Estimates the total as if each kind that is not trained yet took as
+// long as this one.
 ProgressFn progress_of_kind(const DistillOptions& whole, size_t index, const ProgressFn& progress) {
   if (!progress) return {};
   const auto left = static_cast<double>(whole.compared.size() - index);
@@ -121,65 +122,62 @@ Estimate speedup_with(const DraftSpeed& draft, int k) {
 }
 
 // Sorts by speed-up, the highest first, and sets `ties` where the interval overlaps that of the first draft.
-void rank(std::vector<ComparedDraft>& drafts) {
+void rank(std::vector<TrainedKind>& drafts) {
   std::stable_sort(drafts.begin(), drafts.end(),
-                   [](const ComparedDraft& a, const ComparedDraft& b) { return a.speedup.value > b.speedup.value; });
+                   [](const TrainedKind& a, const TrainedKind& b) { return a.speedup.value > b.speedup.value; });
   for (size_t i = 1; i < drafts.size(); ++i) drafts[i].ties = drafts[i].speedup.ci.high >= drafts[0].speedup.ci.low;
 }
 
-Json draft_json(const ComparedDraft& d) {
-  const Json& after = d.run.result.at("acceptance").at("after");
-  const Json& training = d.run.result.at("training");
-  Json out = {{"draft", d.kind},
-              {"path", "comparison/" + d.run.directory.filename().string()},
-              {"parameters", d.parameters},
-              {"acceptance", {{"value", after.at("value")}, {"ci", after.at("ci")}}},
-              {"steps", training.at("steps")},
-              {"tokens", training.at("tokens")},
-              {"seconds", training.at("seconds")},
-              {"k", d.best.k},
-              {"length", d.best.length},
-              {"draft_cost", d.measured.draft_cost},
-              {"speedup", d.speedup.value},
-              {"ci", {d.speedup.ci.low, d.speedup.ci.high}},
-              {"conversations", d.measured.conversations.size()},
-              {"ties_with_first", d.ties}};
-  Json verify = Json::object();
-  for (const auto& [k, v] : d.measured.verify_cost) verify[std::to_string(k)] = v;
-  out["verify_cost"] = verify;
-  Json overlaps = Json::array();
+ComparedDraft figures_of(const TrainedKind& d) {
+  const DistillTraining& training = *d.run.result.training;
+  ComparedDraft out;
+  out.draft = d.kind;
+  out.path = "comparison/" + d.run.directory.filename().string();
+  out.parameters = d.parameters;
+  out.acceptance = d.run.result.scores->after.figure;
+  out.steps = training.steps;
+  out.tokens = training.tokens;
+  out.seconds = training.seconds;
+  out.k = d.best.k;
+  out.length = d.best.length;
+  out.draft_cost = d.measured.draft_cost;
+  out.verify_cost = d.measured.verify_cost;
   AcceptanceCounts counts;
   for (const AcceptanceCounts& c : d.measured.conversations) counts.add(c);
   for (size_t i = 0; i < counts.reached_at.size() && counts.reached_at[i] > 0; ++i)
-    overlaps.push_back(counts.overlap(i));
-  out["overlap"] = overlaps;
+    out.overlap.push_back(counts.overlap(i));
+  out.speedup = d.speedup.value;
+  out.ci = d.speedup.ci;
+  out.conversations = static_cast<int64_t>(d.measured.conversations.size());
+  out.ties_with_first = d.ties;
   return out;
 }
 
-Json comparison_json(const DistillOptions& o, const std::vector<ComparedDraft>& drafts, Verdict& verdict) {
-  const ComparedDraft& first = drafts.front();
-  verdict = first.speedup.ci.low > 1 ? Verdict::kFaster : Verdict::kNotWorthIt;
+ComparisonReport report_of(const DistillOptions& o, const std::vector<TrainedKind>& drafts, const EngineCosts* other) {
+  const TrainedKind& first = drafts.front();
+  ComparisonReport report;
   std::string ties;
-  for (const ComparedDraft& d : drafts)
+  for (const TrainedKind& d : drafts) {
     if (d.ties) ties += (ties.empty() ? "" : ", ") + d.kind;
-  Json rows = Json::array();
-  for (const ComparedDraft& d : drafts) rows.push_back(draft_json(d));
-  Json out = {{"reason", format("fastest: %s, predicted speed-up %.2f, 95 %% interval [%.2f, %.2f], with K = %d",
-                                first.kind.c_str(), first.speedup.value, first.speedup.ci.low, first.speedup.ci.high,
-                                first.best.k) +
-                             (ties.empty() ? "" : "; not distinguishable from it: " + ties)},
-              {"drafts", rows},
-              {"level", 0.95}};
-  if (verdict == Verdict::kFaster) {
+    report.drafts.push_back(figures_of(d));
+  }
+  if (other) report.engine = other->engine;
+  report.reason =
+      (other ? "with the costs of " + other->engine + ": " : "") +
+      format("fastest: %s, predicted speed-up %.2f, 95 %% interval [%.2f, %.2f], with K = %d", first.kind.c_str(),
+             first.speedup.value, first.speedup.ci.low, first.speedup.ci.high, first.best.k) +
+      (ties.empty() ? "" : "; not distinguishable from it: " + ties);
+  if (first.speedup.ci.low > 1) {
+    report.verdict = Verdict::kFaster;
     DistillOptions best = o;
     best.draft = first.kind;
     best.out += "-run";
-    out["next"] = shell_words(repeated_command(best));
-    out["next_reason"] = "the fastest kind, trained for as long as all of them together";
+    report.next = shell_words(repeated_command(best));
+    report.next_reason = "the fastest kind, trained for as long as all of them together";
   } else {
-    out["next_reason"] = "no kind is certainly faster than the target alone: longer runs, more data or cheaper drafts";
+    report.next_reason = "no kind is certainly faster than the target alone: longer runs, more data or cheaper drafts";
   }
-  return out;
+  return report;
 }
 
 }  // namespace
@@ -194,16 +192,16 @@ DistillResult compare(const DistillOptions& options, const StudyTools& tools) {
   if (other) given["costs"] = sha256_file(options.costs);
   return run_study(
       options, {"comparison", "distill_comparison"}, given, inputs,
-      [&](Verdict& verdict) {
+      [&](const StudyStart& start) {
         std::vector<StudyPart> parts;
         for (size_t i = 0; i < options.compared.size(); ++i)
           parts.push_back(
               run_part(options_of_kind(options, i), progress_of_kind(options, i, tools.progress), tools.clock));
         const std::set<std::string> common = common_requests(parts);
         const std::vector<std::string> ids(common.begin(), common.end());
-        std::vector<ComparedDraft> drafts;
+        std::vector<TrainedKind> drafts;
         for (size_t i = 0; i < parts.size(); ++i) {
-          ComparedDraft& draft = drafts.emplace_back();
+          TrainedKind& draft = drafts.emplace_back();
           draft.kind = options.compared[i];
           draft.run = std::move(parts[i]);
           draft.parameters = parameters_of(draft.run.directory / "draft");
@@ -216,12 +214,9 @@ DistillResult compare(const DistillOptions& options, const StudyTools& tools) {
           if (draft.best.k > 0) draft.speedup = speedup_with(draft.measured, draft.best.k);
         }
         rank(drafts);
-        Json out = comparison_json(options, drafts, verdict);
-        if (other) {
-          out["engine"] = other->engine;
-          out["reason"] = "with the costs of " + other->engine + ": " + out["reason"].get<std::string>();
-        }
-        return out;
+        ComparisonReport report = report_of(options, drafts, other ? &*other : nullptr);
+        start.end(report);
+        return json_of(report);
       },
       tools.clock);
 }

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/schema/distill_forecast.h"
 #include "base/shell.h"
 #include "base/verdict.h"
 #include "data/shards/shard_reader.h"
@@ -90,7 +91,7 @@ CurveInput curve_input(const std::vector<StudyPart>& samples, std::vector<std::s
   CurveInput input;
   std::map<std::string, size_t> units;
   for (const StudyPart& sample : samples) {
-    SampleScores scores{sample.result.at("data").at("train_rows").get<double>(), std::vector<double>(units.size())};
+    SampleScores scores{sample.result.data.at("train_rows").get<double>(), std::vector<double>(units.size())};
     const bool last = &sample == &samples.back();
     for (const Json& row : sample.scores.at("rows")) {
       const auto id = row.at("id").get<std::string>(), conversation = row.at("conversation").get<std::string>();
@@ -106,7 +107,7 @@ CurveInput curve_input(const std::vector<StudyPart>& samples, std::vector<std::s
     }
     input.samples.push_back(std::move(scores));
   }
-  const Json whole = samples.back().result.at("data");
+  const Json& whole = samples.back().result.data;
   input.whole = whole.contains("sampled_from") ? whole.at("sampled_from").at("rows").get<double>()
                                                : whole.at("train_rows").get<double>();
   return input;
@@ -119,18 +120,16 @@ struct RunSize {
 // Predicts tokens and time of the whole run from those of the largest sample.
 RunSize size_of_run(const ForecastPlan& plan, const CurveInput& curve, const StudyPart& largest) {
   const DistillOptions& o = plan.options;
-  const Json& data = largest.result.at("data");
-  const Json& training = largest.result.at("training");
-  const double seconds = training.at("seconds"), tokens = training.at("tokens");
+  const DistillTraining& training = *largest.result.training;
+  const double seconds = training.seconds, tokens = static_cast<double>(training.tokens);
   // Tokens per second of the largest sample's run, including its time for evaluations and saving.
   const double rate = seconds > 0 ? tokens / seconds : 0;
   const double share = curve.samples.back().rows / curve.whole;
   RunSize size{curve.whole, std::numeric_limits<double>::infinity(), 0};
   if (o.max_steps > 0)
-    size.tokens = tokens / static_cast<double>(std::max<int64_t>(1, training.at("steps").get<int64_t>())) *
-                  static_cast<double>(o.max_steps);
+    size.tokens = tokens / static_cast<double>(std::max<int64_t>(1, training.steps)) * static_cast<double>(o.max_steps);
   else if (o.epochs > 0)
-    size.tokens = o.epochs * data.at("train_tokens").get<double>() / share;
+    size.tokens = o.epochs * largest.result.data.at("train_tokens").get<double>() / share;
   if (o.time_limit_seconds > 0) size.tokens = std::min(size.tokens, kUsualTrainingShare * o.time_limit_seconds * rate);
   size.seconds = rate > 0 ? size.tokens / rate : 0;
   return size;
@@ -157,25 +156,22 @@ RunSpeed predict_run(const DraftSpeed& measured, const CurveForecast& curve) {
   return speed;
 }
 
-Json speed_json(const RunSpeed& speed, const RunSize& size) {
-  Json verify = Json::object();
-  for (const auto& [k, v] : speed.measured.verify_cost) verify[std::to_string(k)] = v;
-  Json out = {{"costs", "measured"},
-              {"draft_cost", speed.measured.draft_cost},
-              {"verify_cost", verify},
-              {"plain_seconds", speed.measured.plain_seconds},
-              {"conversations", speed.measured.conversations.size()},
-              {"sample", {{"k", speed.sample.k}, {"length", speed.sample.length}, {"speedup", speed.sample.speedup}}}};
+ForecastSpeed speed_figures(const RunSpeed& speed, const RunSize& size) {
+  ForecastSpeed out;
+  out.draft_cost = speed.measured.draft_cost;
+  out.verify_cost = speed.measured.verify_cost;
+  out.plain_seconds = speed.measured.plain_seconds;
+  out.conversations = static_cast<int64_t>(speed.measured.conversations.size());
+  out.sample = speed.sample;
   if (!speed.run) return out;
-  out["k"] = speed.run->k;
-  out["length"] = speed.run->length;
-  out["speedup"] = speed.run->speedup;
-  out["ci"] = {speed.ci.low, speed.ci.high};
+  out.k = speed.run->k;
+  out.length = speed.run->length;
+  out.speedup = speed.run->speedup;
+  out.ci = speed.ci;
   const auto tokens = [&](double speedup) {
-    return number_or_null(std::ceil(tokens_to_pay_back(size.seconds, speed.measured.plain_seconds, speedup)));
+    return if_finite(std::ceil(tokens_to_pay_back(size.seconds, speed.measured.plain_seconds, speedup)));
   };
-  out["break_even_tokens"] = {{"value", tokens(speed.run->speedup)},
-                              {"ci", {tokens(speed.ci.high), tokens(speed.ci.low)}}};
+  out.break_even_tokens = DistillFigure{tokens(speed.run->speedup), tokens(speed.ci.high), tokens(speed.ci.low)};
   return out;
 }
 
@@ -200,41 +196,40 @@ ForecastVerdict judge_forecast(const CurveForecast& curve, const std::optional<R
   return {Verdict::kImproved, gains + faster};
 }
 
-void put_next(const ForecastPlan& plan, Verdict verdict, const CurveForecast& curve, Json& out) {
-  switch (verdict) {
+void put_next(const ForecastPlan& plan, ForecastReport& report) {
+  switch (report.verdict) {
     case Verdict::kImproved:
-      out["next"] = shell_words(repeated_command(plan.options));
-      out["next_reason"] = "the run that was forecast";
+      report.next = shell_words(repeated_command(plan.options));
+      report.next_reason = "the run that was forecast";
       return;
     case Verdict::kNotWorthIt:
-      out["next_reason"] =
+      report.next_reason =
           "a cheaper draft, with fewer layers or as an EAGLE-3 head, may pay back where this one does not";
       return;
     default:
-      out["next_reason"] = curve.curve ? "a longer run, or another draft, may bring more"
-                                       : "larger samples (--forecast-samples) or more held-out conversations make the "
-                                         "trend visible";
+      report.next_reason = report.curve ? "a longer run, or another draft, may bring more"
+                                        : "larger samples (--forecast-samples) or more held-out conversations make the "
+                                          "trend visible";
   }
 }
 
-Json samples_json(const std::vector<StudyPart>& samples, const CurveInput& input, const CurveForecast& curve) {
-  Json out = Json::array();
+std::vector<ForecastSample> sample_figures(const std::vector<StudyPart>& samples, const CurveInput& input,
+                                           const CurveForecast& curve) {
+  std::vector<ForecastSample> out;
   for (size_t i = 0; i < samples.size(); ++i) {
-    const Json& training = samples[i].result.at("training");
-    Json one = figure_json(curve.measured.empty() ? Estimate() : curve.measured[i]);
-    one.update({{"rows", input.samples[i].rows},
-                {"path", "forecast/" + samples[i].directory.filename().string()},
-                {"steps", training.at("steps")},
-                {"tokens", training.at("tokens")},
-                {"seconds", training.at("seconds")},
-                {"tokens_per_second", training.at("tokens_per_second")}});
-    out.push_back(one);
+    const DistillTraining& training = *samples[i].result.training;
+    out.push_back({.rows = input.samples[i].rows,
+                   .acceptance = distill_figure(curve.measured.empty() ? Estimate() : curve.measured[i]),
+                   .path = "forecast/" + samples[i].directory.filename().string(),
+                   .steps = training.steps,
+                   .tokens = training.tokens,
+                   .seconds = training.seconds,
+                   .tokens_per_second = training.tokens_per_second});
   }
   return out;
 }
 
-Json forecast_json(const ForecastPlan& plan, const std::vector<StudyPart>& samples, const StudyTools& tools,
-                   Verdict& verdict) {
+ForecastReport report_of(const ForecastPlan& plan, const std::vector<StudyPart>& samples, const StudyTools& tools) {
   std::vector<std::string> ids;
   const CurveInput input = curve_input(samples, ids);
   const CurveForecast curve = forecast_acceptance(input, static_cast<size_t>(kMinVerdictConversations));
@@ -242,28 +237,26 @@ Json forecast_json(const ForecastPlan& plan, const std::vector<StudyPart>& sampl
   std::optional<RunSpeed> speed;
   if (tools.speed) speed = predict_run(tools.speed(samples.back().directory / "draft", ids), curve);
   const ForecastVerdict judged = judge_forecast(curve, speed);
-  verdict = judged.verdict;
   double before = 0, requests = 0;
   for (const double x : input.before) before += x;
   for (const double x : input.requests) requests += x;
-  Json out = {{"reason", judged.reason},
-              {"samples", samples_json(samples, input, curve)},
-              {"before", number_or_null(requests > 0 ? before / requests : NAN)},
-              {"conversations", input.requests.size()},
-              {"level", 0.95},
-              {"run",
-               {{"rows", size.rows},
-                {"tokens", std::round(size.tokens)},
-                {"seconds", size.seconds},
-                {"acceptance", figure_json(curve.acceptance)},
-                {"gain", figure_json(curve.gain)},
-                {"extrapolation", curve.extrapolation},
-                {"far", curve.extrapolation > kFarExtrapolation}}}};
-  if (curve.curve)
-    out["curve"] = {{"limit", curve.curve->limit}, {"scale", curve.curve->scale}, {"exponent", curve.curve->exponent}};
-  if (speed && speed->sample.k > 0) out["speed"] = speed_json(*speed, size);
-  put_next(plan, judged.verdict, curve, out);
-  return out;
+  ForecastReport report;
+  report.verdict = judged.verdict;
+  report.reason = judged.reason;
+  report.samples = sample_figures(samples, input, curve);
+  if (requests > 0) report.before = if_finite(before / requests);
+  report.conversations = static_cast<int64_t>(input.requests.size());
+  report.run = {.rows = size.rows,
+                .tokens = std::round(size.tokens),
+                .seconds = size.seconds,
+                .acceptance = distill_figure(curve.acceptance),
+                .gain = distill_figure(curve.gain),
+                .extrapolation = curve.extrapolation,
+                .far = curve.extrapolation > kFarExtrapolation};
+  report.curve = curve.curve;
+  if (speed && speed->sample.k > 0) report.speed = speed_figures(*speed, size);
+  put_next(plan, report);
+  return report;
 }
 
 }  // namespace
@@ -277,12 +270,14 @@ DistillResult forecast(const DistillOptions& options, const StudyTools& tools) {
   given["forecast_samples"] = plan.sizes;
   return run_study(
       options, {"forecast", "distill_forecast"}, given, plan.inputs,
-      [&](Verdict& verdict) {
+      [&](const StudyStart& start) {
         std::vector<StudyPart> samples;
         for (size_t i = 0; i < plan.sizes.size(); ++i)
           samples.push_back(run_part(options_of_sample(plan, plan.sizes[i]),
                                      progress_of_sample(plan, i, tools.progress), tools.clock));
-        return forecast_json(plan, samples, tools, verdict);
+        ForecastReport report = report_of(plan, samples, tools);
+        start.end(report);
+        return json_of(report);
       },
       tools.clock);
 }

@@ -134,8 +134,6 @@ std::string why_no_curve(const CurveInput& input, size_t least_conversations, do
 
 }  // namespace
 
-double LearningCurve::at(double rows) const { return limit - scale * std::pow(rows, -exponent); }
-
 LearningCurve fit_curve(std::span<const CurvePoint> points) {
   if (points.size() < kLeastSamples) throw Error(ErrorKind::kInternal, "a learning curve needs three points");
   LinearFitter fitter(points);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/schema/distill_forecast.h"
 #include "base/statistics.h"
 
 namespace specdec::distill {
@@ -19,11 +20,6 @@ inline constexpr double kLeastExponent = 0.05, kMostExponent = 2;
 inline constexpr size_t kLeastSamples = 3;  // a curve has three parameters
 // The result marks a forecast as "far" if the whole data has more than this multiple of the largest sample's rows.
 inline constexpr double kFarExtrapolation = 16;
-
-struct LearningCurve {
-  double limit = 0, scale = 0, exponent = 1;
-  double at(double rows) const;
-};
 
 struct CurvePoint {
   double rows = 0, acceptance = 0;
@@ -43,7 +39,7 @@ struct CurveInput {
   std::vector<SampleScores> samples;  // ascending rows
   std::vector<double> before;         // acceptance of the initial draft, summed over each conversation's requests
   std::vector<double> requests;       // number of requests of each conversation
-  double whole = 0;                   // rows of the whole training set
+  double whole = 0;                   // number of rows of the whole training set
 };
 
 struct CurveForecast {

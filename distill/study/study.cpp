@@ -1,12 +1,9 @@
 #include "distill/study/study.h"
 
-#include <cmath>
-
 #include "base/file.h"
 #include "base/fingerprint.h"
 #include "base/full_digest.h"
 #include "base/sha256.h"
-#include "base/version.h"
 #include "data/shards/shard_reader.h"
 #include "distill/run/output.h"
 #include "distill/run/run_directory.h"
@@ -35,14 +32,8 @@ std::string digest_of_model(const fs::path& directory) {
 
 }  // namespace
 
-Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
-Json figure_json(const Estimate& e) {
-  return {{"value", number_or_null(e.value)}, {"ci", {number_or_null(e.ci.low), number_or_null(e.ci.high)}}};
-}
-
 DistillResult run_study(const DistillOptions& options, const StudyKind& kind, const Json& given, const Json& inputs,
-                        const std::function<Json(Verdict& verdict)>& work, const Clock& clock) {
+                        const std::function<Json(const StudyStart& start)>& work, const Clock& clock) {
   const std::string started = format_utc(clock.unix_seconds());
   const double begin = clock.seconds();
   const fs::path out = options.out, file = out / (kind.name + ".json");
@@ -50,28 +41,21 @@ DistillResult run_study(const DistillOptions& options, const StudyKind& kind, co
   try {
     RunDirectory directory(out / kind.name);
     directory.enter(given, inputs);
-    Verdict verdict = Verdict::kInconclusive;
+    const auto exit_code_of = [&](const Json& report) {
+      const auto verdict = verdict_named(json_string(report, "verdict", file.string(), ErrorKind::kData));
+      return exit_code(verdict.value_or(Verdict::kInconclusive));
+    };
     if (fs::exists(file)) {
       const Json done = read_json(file);
       require_schema(done, kind.schema, 1, file.string());
       // The result file may come from other inputs: the user may have removed the study's folder but not this file.
       const Json then = {{"inputs", done.value("inputs", Json())}, {"options", done.value("options", Json())}};
-      if (differing_keys(then, {{"inputs", inputs}, {"options", given}}).empty()) {
-        verdict = verdict_named(json_string(done, "verdict", file.string(), ErrorKind::kData)).value_or(verdict);
-        return {done, exit_code(verdict)};
-      }
+      if (differing_keys(then, {{"inputs", inputs}, {"options", given}}).empty()) return {done, exit_code_of(done)};
     }
-    Json json = work(verdict);
-    json.update({{"schema", "specdec." + kind.schema + "/1"},
-                 {"verdict", verdict},
-                 {"started", started},
-                 {"seconds", clock.seconds() - begin},
-                 {"tool_version", kToolVersion},
-                 {"inputs", inputs},
-                 {"options", given}});
+    const Json json = work({started, begin, clock, given, inputs});
     write_file_atomic(file, json.dump(2) + "\n");
     directory.keep();
-    return {json, exit_code(verdict)};
+    return {json, exit_code_of(json)};
   } catch (...) {
     std::error_code not_empty;  // not_empty is ignored: a RUN with other files stays
     if (!existed) fs::remove(out, not_empty);
@@ -109,10 +93,9 @@ StudyPart run_part(const DistillOptions& options, const ProgressFn& progress, co
   StudyPart part{options.out, {}, {}};
   const fs::path result = part.directory / "result.json", scores = part.directory / "scores.json";
   if (!fs::exists(result)) run(options, progress, clock);
-  part.result = read_json(result);
-  require_schema(part.result, "distill", 1, result.string());
-  if (!part.result.contains("acceptance"))
-    throw Error(ErrorKind::kData, options.out + ": " + part.result.value("reason", "acceptance was not measured"));
+  part.result = read_fields<DistillReport>(read_json(result), result.string());
+  if (!part.result.scores || !part.result.scores->by_acceptance || !part.result.training)
+    throw Error(ErrorKind::kData, options.out + ": " + part.result.reason);
   part.scores = read_json(scores);
   require_schema(part.scores, "distill_scores", 1, scores.string());
   return part;

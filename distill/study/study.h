@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/draft_speed.h"
 #include "base/progress.h"
+#include "base/schema/distill_report.h"
 #include "base/statistics.h"
 #include "base/verdict.h"
 #include "distill/run/run.h"
@@ -33,12 +34,27 @@ struct StudyKind {
   std::string name;    // "forecast": RUN/forecast/ holds the runs, RUN/forecast.json is the result
   std::string schema;  // name of the result's schema, such as "distill_forecast"
 };
-// Locks the study's folder and calls `work`, which sets the verdict and returns the result without start and duration.
-// If the study is finished with the same options and inputs, returns its result without calling `work`. Throws
-// Error(kUsage) if the study was begun with other options or inputs. A study that fails before the first checkpoint of
-// its first run leaves no files.
+// When a study started. end() fills the fields of a result that all studies have.
+struct StudyStart {
+  std::string started;
+  double begin = 0;
+  const Clock& clock;
+  const Json& options;
+  const Json& inputs;
+  // Sets start, duration until now, options and inputs of a ForecastReport or a ComparisonReport.
+  template <class Report>
+  void end(Report& report) const {
+    report.started = started;
+    report.seconds = clock.seconds() - begin;
+    report.options = options;
+    report.inputs = inputs;
+  }
+};
+// Locks the study's folder and calls `work`, which returns the result. If the study is finished with the same options
+// and inputs, returns its result without calling `work`. Throws Error(kUsage) if the study was begun with other options
+// or inputs. A study that fails before the first checkpoint of its first run leaves no files.
 DistillResult run_study(const DistillOptions& options, const StudyKind& kind, const Json& given, const Json& inputs,
-                        const std::function<Json(Verdict& verdict)>& work, const Clock& clock);
+                        const std::function<Json(const StudyStart& start)>& work, const Clock& clock);
 
 // Returns paths and digests of everything that the runs read: target, data, drafts that are models or configurations,
 // the teacher's files, rejects. Throws Error(kUsage), naming `flag`, if the target has no weights, because acceptance
@@ -48,7 +64,8 @@ Json study_inputs(const DistillOptions& options, const std::string& flag);
 // A finished run that is part of a study.
 struct StudyPart {
   std::filesystem::path directory;
-  Json result, scores;  // result.json and scores.json
+  DistillReport result;  // result.json, with scores by acceptance and figures of the training
+  Json scores;           // scores.json
 };
 // Does the run if it is not finished, and reads its result. Throws Error(kData) if the run measured no acceptance.
 StudyPart run_part(const DistillOptions& options, const ProgressFn& progress, const Clock& clock);
@@ -56,9 +73,5 @@ StudyPart run_part(const DistillOptions& options, const ProgressFn& progress, co
 // Returns the ids of the held-out requests that were measured in every run. Under a time limit the runs may measure
 // different numbers of requests.
 std::set<std::string> common_requests(std::span<const StudyPart> parts);
-
-// Convert a number and an estimate with its interval to JSON; values that are not finite become null.
-Json number_or_null(double value);
-Json figure_json(const Estimate& estimate);
 
 }  // namespace specdec::distill

@@ -18,8 +18,8 @@ namespace {
 // Mixed into the seed, so that these random numbers are independent of those of the batcher, which has the same seed.
 constexpr uint64_t kBranchSeed = 0x6f6e2d706f6c6963;
 
-// Returns the positions t of a row that can be anchors (starts of a branch): token t + 1 has loss_mask 1, and `length`
-// tokens fit after position t.
+// Returns the positions t of a row at which a roll-out of the draft can start (anchors): token t + 1 has loss_mask 1,
+// and `length` tokens fit after position t.
 std::vector<int64_t> possible_anchors(const TokenRow& row, int64_t length, int64_t max_position) {
   std::vector<int64_t> out;
   for (int64_t t = 0; t + 1 < static_cast<int64_t>(row.tokens.size()) && t + length <= max_position; ++t)
@@ -31,13 +31,13 @@ int64_t share_of_positions(size_t positions, double share) {
   return static_cast<int64_t>(std::ceil(share * static_cast<double>(positions)));
 }
 
-// The anchors (positions at which branches start) of a batch, and the random numbers of the branches.
+// The positions of a batch at which roll-outs of the draft start (anchors), and random numbers to sample their tokens.
 struct Anchors {
   std::vector<std::vector<int64_t>> at;  // anchor positions of each row, ascending
-  int64_t width = 0;                     // A, the largest number of anchors of a row
-  at::Tensor position;                   // [B, A] int64; rows with fewer anchors repeat the last one, or 0
-  at::Tensor counts;                     // [B, A] bool: false for repeated anchors
-  std::vector<at::Tensor> uniform;       // [B, A] fp64 in [0, 1), per depth
+  int64_t width = 0;                     // A, the largest number of roll-outs in a row
+  at::Tensor position;              // start of each roll-out [B, A] int64; repeated if a row has fewer than A (0: none)
+  at::Tensor counts;                // [B, A] bool: false for repeated starts
+  std::vector<at::Tensor> uniform;  // random in [0, 1) to sample tokens: [B, A] fp64 per draft position
 };
 Anchors choose_anchors(const OnPolicyOptions& options, const BranchSource& source, int64_t max_position) {
   const auto& [rows, batch, step, temperatures] = source;
@@ -108,8 +108,9 @@ at::Tensor ends(const model::DecoderConfig& config, const at::Tensor& tokens) {
   return out;
 }
 
-// Returns the attention mask of the branch tokens at depth j - 1, [B, A, S + (j - 1) · A] bool. A token sees the text
-// up to its anchor and the tokens of its own branch.
+// Returns the attention mask of the tokens that the draft generated as number `depth` - 1 after each anchor (start of a
+// roll-out), [B, A, S + (depth - 1) · A] bool. A token sees the text up to its anchor and the tokens of its own
+// roll-out.
 at::Tensor seen(const at::Tensor& position, int64_t length, int64_t depth) {
   const int64_t width = position.size(1);
   const at::Tensor text = at::arange(length, position.options()).le(position.unsqueeze(2));
@@ -165,7 +166,8 @@ DraftedBranches draft_branches(const OnPolicyOptions& options, const BranchSourc
         pass.extend({.tokens = tokens, .positions = positions.back(), .embedded = out.embedded.back()}, allowed.back());
     const at::Tensor here = counts.flatten().nonzero().squeeze(1);
     out.hidden.push_back(hidden.flatten(0, 1).index_select(0, here));
-    // `here` has rows b · A + a of this depth. branches.rows counts rows over all depths: b · N + (j − 2) · A + a.
+    // `here` indexes the rows at depth (draft position) j, in the order [B, A]. branches.rows must index the rows at
+    // all depths, in the order [B, K - 1, A], so the indices are converted.
     const int64_t all = (options.length - 1) * anchors.width;
     out.branches.rows.push_back(at::div(here, anchors.width, "floor") * all + (j - 2) * anchors.width +
                                 at::remainder(here, anchors.width));

@@ -24,33 +24,35 @@
 namespace specdec::distill {
 
 struct OnPolicyOptions {
-  int64_t length = 0;    // K, the drafted positions of a branch, depth 1 included; 0 or 1 = no branches
-  double share = 0.125;  // anchors per position in the loss
+  int64_t length = 0;    // K, draft positions per roll-out, the first one included; 0 or 1 = no roll-outs
+  double share = 0.125;  // roll-outs per position in the loss
   uint64_t seed = 0;
 
   bool applies() const { return length > 1; }
 };
 
-// Returns the weights of the depths 1 .. acceptance.size(), which add up to 1.
+// Returns the weight in the loss of each draft position (depth); the weights add up to 1. `acceptance` has the mean
+// acceptance at each position.
 std::vector<double> depth_weights(const std::vector<double>& acceptance);
 
-// Returns the number of anchors of a row: options.share of the possible anchors, rounded up. A position is a possible
-// anchor if it is in the loss and K tokens (options.length) fit between it and `max_position`.
+// Returns the number of anchors (starts of roll-outs) in a row: options.share of the possible anchors, rounded up. A
+// position is a possible anchor if it is in the loss and K tokens (options.length) fit between it and `max_position`.
 int64_t anchor_count(const TokenRow& row, const OnPolicyOptions& options, int64_t max_position);
 
-// The branches of a batch. A is the largest number of anchors of a row. Flat index (j - 2) · A + a is the token that
-// was drafted at depth j - 1 after anchor a and is the input at depth j. A row with fewer than A anchors repeats one of
-// its anchors, and the tokens of repeated anchors do not count.
+// The branches (tokens that the draft generated) of a batch. A is the largest number of anchors (starts of branches) of
+// a row. Flat index (j - 2) · A + a is the token that was drafted at depth j - 1 after anchor a and is the input at
+// depth j. A row with fewer than A anchors repeats one of its anchors, and the tokens of repeated anchors do not count.
 struct Branches {
   at::Tensor tokens, positions;  // [B, N] int64, N = (K - 1) · A
-  at::Tensor allowed;            // [B, N, S + N] bool, as TrainPass::extend() takes it
-  // rows[j - 2]: int64 flat indices into [B · N] of the rows at depth j that are in the loss. Tokens after EOS are not.
+  at::Tensor allowed;            // [B, N, S + N] bool: attention mask for TrainPass::extend()
+  // rows[j - 2]: the rows at draft position j that are in the loss, as int64 flat indices into [B · N]. Tokens after
+  // EOS are not in the loss.
   std::vector<at::Tensor> rows;
 };
 
-// Branches with the tensors that their backward pass needs. hidden[j - 2] has the draft's hidden states at
-// branches.rows[j - 2]. embedded[i] [B, A, E] has the input embeddings of the branches, as leaves of autograd;
-// tokens[i] has the token ids of embedded[i].
+// Branches (tokens that the draft generated) with the tensors that their backward pass needs. hidden[j - 2] has the
+// draft's hidden states at branches.rows[j - 2]. embedded[i] [B, A, E] has the input embeddings of the branches, as
+// leaves of autograd; tokens[i] has the token ids of embedded[i].
 struct DraftedBranches {
   Branches branches;
   std::vector<at::Tensor> hidden, tokens, embedded;
@@ -69,8 +71,8 @@ struct BranchSource {
 DraftedBranches draft_branches(const OnPolicyOptions& options, const BranchSource& source, const model::Decoder& draft,
                                model::TrainPass& pass);
 
-// Returns a model's hidden states at batch.rows, followed by those at the branches' rows, ordered by depth: [R + Σ R_j,
-// E].
+// Returns a model's hidden states at batch.rows, followed by those at the rows of the branches (the draft's roll-outs),
+// ordered by draft position: [R + Σ R_j, E].
 at::Tensor branched_hidden(const model::Decoder& decoder, const Batch& batch, const Branches& branches);
 
 }  // namespace specdec::distill

@@ -20,8 +20,8 @@ at::Tensor on_host(const at::Tensor& tensor) { return tensor.cpu().contiguous();
 
 }  // namespace
 
-// A rank's Wish (its request of a round) in the form that is sent to the other ranks: its kind and the sizes of the
-// tensors that follow.
+// A rank's request (Wish) in the form that is sent to the other ranks: its kind and the sizes of the tensors that
+// follow.
 struct DividedTarget::Announced {
   int64_t kind = kNothing, rows = 0, width = 0, branch_tokens = 0, passes = 1;
 
@@ -107,8 +107,8 @@ at::Tensor DividedTarget::run_batch(const Announced& announced, int asking, cons
   return hidden;
 }
 
-// Runs f with the whole target. Each model call of f is broadcast to the other ranks of the team; an empty call tells
-// them that f has ended.
+// Runs f with the whole target. Each model call of f is broadcast to the other ranks that hold the target; an empty
+// call tells them that f has ended.
 void DividedTarget::write_text(const std::function<void(decode::CausalModel&)>& f) const {
   decode::OtherRanks others([this](std::span<const int64_t> call) {
     try {

@@ -29,8 +29,8 @@ namespace specdec::distill {
 // All functions throw RankError if another rank failed or exited; decode() throws DeviceLost instead.
 class DividedTarget {
  public:
-  // `share` is this rank's share of the target; its process group must be that of `team`. `team` must outlive this
-  // object.
+  // `share` has this rank's shards of the target's weights; its process group must be that of `team`. `team` must
+  // outlive this object.
   DividedTarget(std::shared_ptr<const model::Decoder> share, const parallel::Ranks& team);
 
   int count() const { return team_.count(); }
@@ -39,15 +39,17 @@ class DividedTarget {
   at::Tensor hidden_rows(const Batch& batch, const model::HiddenObserver& observer = {});
   // Calls f with the whole target as a model that can generate text; f must not keep the model.
   void decode(const std::function<void(decode::CausalModel&)>& f);
-  // Call finish() on every rank after its last request and before the next collective operation. Until all ranks of the
-  // team have called finish(), this call works on the other ranks' requests.
+  // Call finish() on every rank after its last request and before the next collective operation. Until all ranks that
+  // hold the target together (the team) have called finish(), this call works on the other ranks' requests.
   void finish();
-  // While on, every batch is run as many times as the team has ranks. Use this when one rank times a batch alone: in a
-  // training step all ranks request a batch, so a step takes that long.
+  // While `on` is true, the team (the ranks that hold the target together) runs every batch once per rank. Use this
+  // when a single rank times a batch: in a training step every rank requests a batch, so the step takes as long as all
+  // of them.
   void take_time_of_all(bool on) { passes_ = on ? count() : 1; }
 
  private:
-  // The request of a rank in a round: nothing, the hidden states of a batch, or a model for generating text.
+  // What one rank asks of the ranks that hold the target together: nothing, the hidden states of a batch, or a model
+  // for generating text.
   struct Wish {
     const Batch* batch = nullptr;
     const model::HiddenObserver* observer = nullptr;

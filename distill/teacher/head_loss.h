@@ -15,7 +15,7 @@ namespace specdec::distill {
 
 struct HeadLossInput {
   at::Tensor hidden;                 // [R, E] in the head's dtype: the rows in the loss, after the final norm
-  at::Tensor head;                   // [V, E], or [D, E] with `kept`: logits = hidden · headᵀ
+  at::Tensor head;                   // [V, E], or [D, E] for a draft with only D tokens: logits = hidden · headᵀ
   double soft_cap = 0;               // see DecoderConfig::final_soft_cap
   TargetRows target;                 // logits of the target at the same rows; empty if the loss is only ce
   at::Tensor labels;                 // [R] int64 on the CPU, see LossInput::labels
@@ -37,7 +37,7 @@ struct HeadLoss {
 HeadLoss head_loss(const LossOptions& options, const HeadLossInput& input, at::Tensor& head_grad,
                    const std::function<void()>& between = {});
 
-// Returns the number of rows of a chunk: as many as have together at most 32 M logits, but at least 16.
+// Returns the number of rows of a chunk: the largest number with at most 32 M logits in total, but at least 16.
 int64_t head_loss_rows(int64_t vocab);
 
 }  // namespace specdec::distill

@@ -14,7 +14,7 @@ namespace specdec::distill {
 namespace {
 
 constexpr int64_t kMostTokens = int64_t{1} << 24, kMostStates = 1024, kCheckedValues = int64_t{1} << 20;
-constexpr int64_t kNormSample = 16;  // tokens per file by which passed_norm() is decided
+constexpr int64_t kNormSample = 16;  // number of tokens per file that passed_norm() looks at
 
 [[noreturn]] void refuse_file(const fs::path& file, const std::string& what) {
   throw Error(ErrorKind::kData, file.string() + ": " + what);

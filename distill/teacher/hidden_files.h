@@ -29,7 +29,7 @@ struct HiddenFilesOptions {
   std::filesystem::path directory;
   int64_t hidden_size = 0;
   std::vector<float> norm;                 // weights of the final norm, [hidden_size]
-  std::function<void(double share)> step;  // called repeatedly; may throw
+  std::function<void(double share)> step;  // called repeatedly with the fraction of the work done; may throw
 };
 
 class HiddenFiles {

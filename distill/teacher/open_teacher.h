@@ -22,7 +22,7 @@ struct TeacherInput {
 };
 struct OpenedTeacher {
   std::unique_ptr<TeacherSource> source;
-  std::optional<Fingerprint> target;  // the target that the files name as their origin, if any
+  std::optional<Fingerprint> target;  // fingerprint of the target that computed the files, if they name it
   Json record;  // written to run.json, so that a resumed run can check that it has the same teacher
 };
 // Opens the teacher's files and checks them against `train` and `held_out`. `step` is called repeatedly and may throw.

@@ -16,14 +16,14 @@
 
 namespace specdec::distill {
 
-// Returns a model's hidden states after the last layer at batch.rows: [R, E]. If the batch has branches, the branches'
-// rows follow (branched_hidden()), and the observer is not called.
+// Returns a model's hidden states after the last layer at batch.rows: [R, E]. If the batch has branches (tokens that
+// the draft generated), the rows of the branches follow (branched_hidden()), and the observer is not called.
 at::Tensor hidden_rows(const model::Decoder& decoder, const Batch& batch, const model::HiddenObserver& observer = {});
 
 // RowLogits is a function that returns the logits of entries [begin, end) of Batch::rows: [end - begin, V] in any float
-// dtype, up to a constant per row. If the batch has branches, the branches' rows follow those of Batch::rows.
-// row_logits() returns such a function for `decoder`, which must outlive the function. With `divided`, `decoder` has
-// only the final norm and output head of the divided target.
+// dtype, up to a constant per row. If the batch has branches (tokens that the draft generated), the rows of the
+// branches follow those of Batch::rows. row_logits() returns such a function for `decoder`, which must outlive the
+// function. With `divided`, `decoder` has only the final norm and output head of the divided target.
 using RowLogits = std::function<at::Tensor(int64_t begin, int64_t end)>;
 RowLogits row_logits(const model::Decoder& decoder, const Batch& batch, DividedTarget* divided = nullptr);
 
@@ -31,16 +31,18 @@ RowLogits row_logits(const model::Decoder& decoder, const Batch& batch, DividedT
 struct DraftRows {
   at::Tensor logits, kept;
 };
-// A function that returns the target's logits of entries [begin, end) of Batch::rows, followed by the branches' rows:
-// [end - begin, V] in any float dtype, up to a constant per row. `draft` has the draft's logits at the same rows; a
-// teacher with top-k labels computes the logits of all other tokens from `draft`.
+// A function that returns the target's logits of entries [begin, end) of Batch::rows, followed by the rows of the
+// branches (tokens that the draft generated): [end - begin, V] in any float dtype, up to a constant per row. `draft`
+// has the draft's logits at the same rows; a teacher with top-k labels computes the logits of all other tokens from
+// `draft`.
 using TargetRows = std::function<at::Tensor(int64_t begin, int64_t end, const DraftRows& draft)>;
 
 class Teacher {
  public:
   virtual ~Teacher() = default;
   // Returns a function that computes the logits at batch.rows. The batch must consist of rows that the teacher was made
-  // for, and the teacher must outlive the function. Only ModelTeacher supports batches with branches.
+  // for, and the teacher must outlive the function. Only ModelTeacher supports batches with branches (tokens that the
+  // draft generated).
   virtual TargetRows rows(const Batch& batch) = 0;
   // Returns for each row the total probability of the tokens whose own probabilities the teacher does not know (all but
   // the top k), [R] fp32 on the CPU; undefined if the teacher knows the probability of every token.
@@ -61,7 +63,7 @@ class TeacherSource {
   virtual bool has(const TokenRow& row) const = 0;
 };
 
-// A teacher that runs the target in this process, or a target divided among the ranks of a team.
+// A teacher that runs the target in this process, or a target that several ranks hold together.
 class ModelTeacher final : public Teacher {
  public:
   // `rows` must outlive the teacher; Batch::row_index refers to `rows`. With `divided`, `target` has only the final

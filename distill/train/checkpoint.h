@@ -1,6 +1,6 @@
 // Training checkpoints: RUN/checkpoints/step-XXXXXXXX/{config.json, model.safetensors, optimizer.safetensors,
 // state.json}. A checkpoint is written to a temporary directory and renamed; then its name is written to the file
-// `latest`. state.json holds the SHA-256 of the other files and of itself.
+// `latest`. state.json holds the SHA-256 of each other file, and that of its own content without this digest.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Checkpoint {
 class CheckpointStore {
  public:
   static constexpr int kVersion = 1;  // state.json: schema "specdec.checkpoint/1"
-  static constexpr size_t kKeep = 3;  // newest checkpoints that are kept besides the best one
+  static constexpr size_t kKeep = 3;  // number of newest checkpoints to keep, in addition to the best one
 
   explicit CheckpointStore(std::filesystem::path directory);  // RUN/checkpoints; created if it is missing
 
@@ -47,7 +47,7 @@ class CheckpointStore {
   static void restore(const Checkpoint& checkpoint, AdamW& optimizer);
 
  private:
-  std::vector<int64_t> steps() const;  // ascending
+  std::vector<int64_t> steps() const;  // steps of all checkpoints, ascending
   std::filesystem::path directory_;
 };
 

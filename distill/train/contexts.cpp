@@ -30,7 +30,8 @@ Answers half_from_json(const Json& json, const char* half, int64_t vocab, const 
   return out;
 }
 
-// Replaces the answers of the rows of one half. Returns the number of conversations that still have rows.
+// Replaces the answers in one half (selection or verdict) of the held-out rows. Returns the number of conversations
+// that still have rows.
 int64_t put_half(const Answers& answers, const RowLimits& limits, std::vector<TokenRow>& rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i] = decode::answered_row(rows[i], {answers[i], {}});
@@ -49,8 +50,9 @@ struct Place {
   size_t row = 0;
 };
 
-// Returns the order of generating answers: three verdict rows, one selection row, and so on. When the time is over,
-// both halves then have answers, and the verdict half, which needs more, has three times as many.
+// Returns the order of generating answers: three rows that judge the draft (verdict half), then one that chooses the
+// checkpoint (selection half), and so on. When the time is over, both halves have answers, and the verdict half, which
+// needs more, has three times as many.
 std::vector<Place> in_turn(const HeldOut& held_out) {
   std::vector<Place> order;
   size_t selects = 0, judges = 0;

@@ -15,12 +15,12 @@
 
 namespace specdec::distill {
 
-// The most tokens of an answer: kAnswerTokens, as in `validate`. A short time limit lowers this number, but not below
-// kLeastAnswerTokens.
+// The largest number of tokens of an answer: kAnswerTokens, as in `validate`. A short time limit lowers this number,
+// but not below kLeastAnswerTokens.
 inline constexpr int64_t kAnswerTokens = 64, kLeastAnswerTokens = 16;
 // The limits of generating answers.
 struct AnswerLimits {
-  int64_t tokens = kAnswerTokens;  // most tokens of an answer
+  int64_t tokens = kAnswerTokens;  // largest number of tokens of an answer
   // Returns whether the time is over. Then unfinished answers are kept as they are, and rows that were not begun get no
   // answer.
   std::function<bool()> is_late = {};
@@ -34,15 +34,15 @@ struct ContextOptions {
   int together = kAnswersTogether;  // number of rows decoded in one batch
 };
 
-// The target's answers to the prompts of both halves, in the order of the rows. An answer is empty if its prompt fills
-// the context, or if the time was over before the row was begun.
+// The target's answers to the held-out prompts of both halves (selection and verdict), in the order of the rows. An
+// answer is empty if its prompt fills the context, or if the time was over before the row was begun.
 struct HeldOutAnswers {
   std::vector<std::vector<int32_t>> selection, verdict;
 };
 
-// Returns how many rows to decode in one batch. Without a time limit this is kAnswersTogether. Under a time limit it is
-// up to four times as many, if their KV caches fit into `spare_bytes`: many short answers serve better than a few long
-// ones when the time is over.
+// Returns how many rows to decode in one batch: kAnswersTogether without a time limit; under a time limit up to four
+// times as many, if their KV caches fit into `spare_bytes`. When the time is over, many short answers give a better
+// measurement than a few long ones.
 int answers_together(const model::Decoder& target, const HeldOut& held_out, const AnswerLimits& limits,
                      int64_t spare_bytes);
 
@@ -51,13 +51,13 @@ int answers_together(const model::Decoder& target, const HeldOut& held_out, cons
 HeldOutAnswers answer_held_out(decode::CausalModel& target, const HeldOut& held_out, const ContextOptions& options,
                                const ProgressFn& progress = {});
 struct RowLimits {
-  int64_t longest = 0;  // most tokens of a row, 0 = no limit
+  int64_t longest = 0;  // largest number of tokens of a row, 0 = no limit
   // Index of the first token of a row that the draft can predict: 2 for an EAGLE-3 head, which needs two tokens of
   // context.
   int64_t first_learnt = 1;
 };
-// Replaces the answers of the rows by `answers`. Rows are cut to the limits; a row of whose answer nothing is left is
-// dropped. Throws Error(kData) naming `where` if the answers do not belong to these rows.
+// Replaces the answers of the rows by `answers`. Rows are cut to the limits; a row is dropped if nothing is left of its
+// answer. Throws Error(kData) naming `where` if the answers do not belong to these rows.
 void put_answers(const HeldOutAnswers& answers, const RowLimits& limits, const std::string& where, HeldOut& held_out);
 
 // Convert the answers to JSON and back, so that a resumed run measures on the same text. answers_from_json() throws

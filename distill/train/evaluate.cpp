@@ -23,7 +23,7 @@ namespace specdec::distill {
 
 namespace {
 
-// Scores of the positions Batch::rows of a batch.
+// Scores of the answer positions (Batch::rows) of a batch.
 struct PositionScores {
   std::vector<float> overlap, agree, cross_entropy;
 };
@@ -113,7 +113,8 @@ std::vector<std::vector<size_t>> by_conversation(const std::vector<TokenRow>& ro
   return groups;
 }
 
-// Returns for each token of a row the index of its stretch of the answer (kAnswerStretchEnds).
+// Returns for each token of a row the index of its range of answer positions (tokens 1 to 16, 17 to 64, …;
+// kAnswerStretchEnds).
 std::vector<uint8_t> position_buckets(const TokenRow& row) {
   std::vector<uint8_t> out(row.tokens.size());
   int64_t position = 0;  // position in the answer, from 1; 0 outside answers
@@ -125,8 +126,8 @@ std::vector<uint8_t> position_buckets(const TokenRow& row) {
   return out;
 }
 
-// Carries an exception of the step function out of this rank's computation, so that it is rethrown after the ranks have
-// met.
+// Carries an exception of the function EvaluationOptions::step out of this rank's scoring. The exception is rethrown
+// after all ranks have finished scoring, so that no rank waits for this one.
 struct Abandoned {
   std::exception_ptr cause;
 };
@@ -327,7 +328,8 @@ struct RowPart {
   int64_t tokens = 0;
 };
 
-// Scores one part of each row, which part_of(row) returns. Rows whose part has no position do not count.
+// Returns the acceptance over one part of each row, such as a range of answer positions. part_of(row) returns the
+// figures of this part; a row without a position in the part does not count.
 PartScore score_part(const std::string& name, const std::vector<std::vector<size_t>>& conversations,
                      const std::function<RowPart(size_t row)>& part_of) {
   PartScore out{name, {}, 0, 0, 0};

@@ -22,8 +22,8 @@
 
 namespace specdec::distill {
 
-// Acceptance is also reported for each of these stretches of an answer: tokens 1 to 16, 17 to 64, 65 to 256, and the
-// rest.
+// Acceptance is also reported for each of these ranges of answer tokens (stretches): 1 to 16, 17 to 64, 65 to 256, and
+// from 257 on.
 inline constexpr std::array<int64_t, 3> kAnswerStretchEnds = {16, 64, 256};
 inline constexpr size_t kAnswerStretches = kAnswerStretchEnds.size() + 1;
 
@@ -34,8 +34,9 @@ struct RowScore {
   int64_t tokens = 0;        // number of answer positions
   // Mean probability of the tokens outside the teacher's top k; 0 if the teacher knows all probabilities.
   double rest = 0;
-  // For each stretch of an answer: the sum of acceptance over the stretch's positions in all answers of the row, and
-  // the number of these positions. Both are zero in the evaluations of the initial draft that earlier versions saved.
+  // For each stretch (range of answer positions): the sum of acceptance over the stretch's positions in all answers of
+  // the row, and the number of these positions. Both are zero in the evaluations of the initial draft that earlier
+  // versions saved.
   std::array<double, kAnswerStretches> stretch_acceptance = {};
   std::array<int64_t, kAnswerStretches> stretch_tokens = {};
 };
@@ -44,8 +45,8 @@ struct RowScore {
 // acceptance and agreement are upper bounds; the true acceptance is at least acceptance − rest.
 struct Evaluation {
   std::vector<RowScore> rows;       // one per row, in the order given
-  double acceptance = 0, rest = 0;  // means over requests; `rest`: see RowScore
-  bool is_bound = false;            // the teacher knows only the top-k probabilities
+  double acceptance = 0, rest = 0;  // means over requests; `rest`: probability outside the teacher's top k
+  bool is_bound = false;            // acceptance is an upper bound: the teacher has only the top k
   double acceptance_tokens = 0, greedy_agreement = 0, cross_entropy = 0;  // means over tokens
   int64_t tokens = 0;
 };
@@ -104,11 +105,11 @@ std::vector<int64_t> rank_checkpoints(const std::vector<Measured>& measured);
 
 // The acceptance of a part of the held-out tokens or rows.
 struct PartScore {
-  std::string name;     // name of a stretch, such as "1-16", or of a domain
-  Estimate acceptance;  // mean within a request, then over requests, with bounded_mean() over conversations
+  std::string name;     // a range of answer positions, such as "1-16", or a domain
+  Estimate acceptance;  // mean over requests of the mean within each; interval of bounded_mean() over conversations
   int64_t requests = 0, conversations = 0, tokens = 0;
 };
-// Returns the acceptance in each stretch of an answer. Stretches that no answer reaches are left out.
+// Returns the acceptance in each range of answer positions (stretch). Ranges that no answer reaches are left out.
 std::vector<PartScore> by_stretch(const std::vector<TokenRow>& rows, const Evaluation& evaluation);
 // Returns the acceptance in each domain, sorted by name; rows without a domain are grouped under "". The result is
 // empty if no row has a domain.
@@ -125,10 +126,11 @@ struct Judgement {
   // have. Equal to `difference` unless the evaluations are upper bounds (label_teacher.h).
   Estimate certain;
 };
-// Compares two evaluations of the same `rows` by acceptance, or by cross entropy if `by_acceptance` is false. The
-// verdict is kInconclusive with fewer than kMinVerdictConversations. Otherwise it is kImproved if the lower end of the
-// difference's interval is above zero, else kNoSignificantGain. If the evaluations are upper bounds, kImproved needs
-// the interval of `certain` above zero; if only that of `difference` is, the verdict is kInconclusive.
+// Compares two evaluations of the same `rows` by acceptance, or by cross entropy if `by_acceptance` is false. If the
+// rows have fewer than kMinVerdictConversations conversations, the verdict is kInconclusive. Otherwise the verdict is
+// kImproved if the lower end of the interval of `difference` is above zero, else kNoSignificantGain. If the evaluations
+// are upper bounds, kImproved needs the lower end of the interval of `certain` above zero; if only that of `difference`
+// is, the verdict is kInconclusive.
 Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after,
                 bool by_acceptance);
 

@@ -335,7 +335,7 @@ void Trainer::train() {
         const bool sound = measure();
         evaluations_ = static_cast<int>(evaluations_due()) + 1;
         if (sound) save();
-      } catch (const GivenUp&) {  // the resumed run makes this evaluation
+      } catch (const GivenUp&) {  // the evaluation was interrupted; the resumed run repeats it
         stop = true;
       }
     }

@@ -61,7 +61,7 @@ struct TrainerData {
   const std::vector<TokenRow>* train = nullptr;
   const std::vector<TokenRow>* selection = nullptr;  // held-out rows that choose the checkpoint; may be empty
   Teacher* teacher = nullptr;                        // null if the loss has no term but ce
-  Teacher* judge = nullptr;                          // for the selection rows; null: score by cross entropy
+  Teacher* judge = nullptr;                          // teacher for scoring `selection`; null: score by cross entropy
   // All ranks have the same data and draft. Each step is divided among the ranks; rank 0 decides when to stop, evaluate
   // and save, measures time and writes files.
   const parallel::Ranks* ranks = &parallel::Ranks::alone();

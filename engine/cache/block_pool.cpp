@@ -148,7 +148,7 @@ void BlockPool::copy(int32_t from, int64_t from_slot, int32_t to, int64_t to_slo
   const auto* source = static_cast<const std::byte*>(address(from));
   auto* target = static_cast<std::byte*>(address(to));
   const int64_t stride = block_bytes_ / (shape_[0] * shape_[1] * shape_[2]),
-                row = stride / kTokens;  // stride: bytes of one head's keys (or values) in a layer; row: of one slot
+                row = stride / kTokens;  // stride: bytes of a kv head's keys in one layer of a block; row: of one key
   for (int64_t at = 0; at < block_bytes_; at += stride)
     std::memcpy(target + at + to_slot * row, source + at + from_slot * row, static_cast<size_t>(count * row));
 }

@@ -35,15 +35,15 @@ class BlockPool {
   int64_t block_bytes() const { return block_bytes_; }
   int64_t available() const;  // number of blocks that take() can still return
   int64_t held() const { return num_blocks() - static_cast<int64_t>(free_.size()) - num_kept_; }
-  int64_t kept() const { return num_kept_; }  // number of published blocks that no sequence holds
+  int64_t kept() const { return num_kept_; }  // blocks that no sequence holds, kept because adopt() may find them
 
   // Returns a block whose only holder is the caller and whose content is undefined. Takes a free block. If there is
   // none, takes the published block without holders that was released longest ago. Throws Error(kDevice) if all blocks
   // are held.
   int32_t take();
   void hold(int32_t block);
-  // Removes a holder. A published block without holders stays in the prefix cache until take() reuses it, least
-  // recently released first. Throws Error(kInternal) if the block has no holder.
+  // Removes a holder. A published block (one that adopt() finds) stays in the prefix cache when it has no holder.
+  // take() reuses such blocks, least recently released first. Throws Error(kInternal) if the block has no holder.
   void release(int32_t block);
   int32_t holders(int32_t block) const { return at(block).holders; }
 
@@ -55,7 +55,7 @@ class BlockPool {
   // Publishes a full block, so that adopt() finds it by its kTokens tokens. If an equal block is already published,
   // releases `block` and holds the published block instead. Returns the block to use from now on.
   int32_t publish(int32_t block, const PrefixKey& key, std::span<const int32_t> tokens);
-  void unpublish(int32_t block);                                         // call before writing to the block
+  void unpublish(int32_t block);  // adopt() no longer finds the block; call before writing to it
   uint64_t serial(int32_t block) const { return index_.serial(block); }  // 0: the block is not published
 
   // Returns the address, on the pool's device, of the block's memory [layers, 2 (keys, values), G, kTokens, D].
@@ -64,14 +64,14 @@ class BlockPool {
   void write(int32_t block, int64_t slot, int64_t layer, int64_t side, const at::Tensor& rows);
   // Copies `count` slots of all layers to another block, or within one block if the two ranges do not overlap.
   void copy(int32_t from, int64_t from_slot, int32_t to, int64_t to_slot, int64_t count);
-  // A copy of one slot of all layers. The moves of a list are carried out in order. Within the sequence, the source and
-  // the target slots are both in ascending order, and no slot moves to a later position.
+  // Copies one slot, in all layers, to the same or an earlier position of the sequence. A list of moves is carried out
+  // in its order, in which the source positions ascend, and so do the destination positions.
   struct Move {
     int32_t from, to;  // blocks
     int32_t from_slot, to_slot;
   };
   void move(std::span<const Move> moves);
-  // Returns up to kernels::SlotMoves::kMost moves in the form that the kernel move_slots() reads.
+  // Converts `moves`, at most kernels::SlotMoves::kMost, to the form that the kernel move_slots() reads.
   kernels::SlotMoves slot_moves(std::span<const Move> moves) const;
   // Returns the first `length` slots of these blocks: [G, length, D].
   at::Tensor gather(std::span<const int32_t> blocks, int64_t layer, int64_t side, int64_t length) const;
@@ -83,7 +83,7 @@ class BlockPool {
     int32_t older = -1, newer = -1;  // neighbours in the list of published blocks without holders
   };
   struct Slab {
-    int32_t first;      // number of the slab's first block
+    int32_t first;      // number of the first block in this allocation
     at::Tensor memory;  // [blocks, layers, 2, G, kTokens, D]
   };
   Block& at(int32_t block) { return blocks_[static_cast<size_t>(block)]; }

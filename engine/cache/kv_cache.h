@@ -36,11 +36,11 @@ class KvCache {
 
   // Drops all tokens from `length` on and releases their blocks. Throws Error(kInternal) if length > length().
   void truncate(int64_t length);
-  // Keeps the first `length` tokens and, after them, the tokens at `places`, which are in [length, length()) and
-  // ascend. Throws Error(kInternal) otherwise.
+  // Drops all tokens but the first `length` and those at the indices `places`. The indices ascend, are at least
+  // `length` and below length(); otherwise throws Error(kInternal).
   void keep(int64_t length, std::span<const int64_t> places);
-  // Returns a cache of the first `length` tokens that shares their blocks and has the same metadata. Throws
-  // Error(kInternal) if length > length().
+  // Returns a cache of the first `length` tokens, which shares their blocks and has the same tenant and rope scaling.
+  // Throws Error(kInternal) if length > length().
   KvCache prefix(int64_t length) const;
   // Makes room for `capacity` tokens in total. The slots from length() on then lie in blocks that no other cache holds.
   // Throws as BlockPool::take() does.

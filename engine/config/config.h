@@ -19,17 +19,19 @@ struct RopeConfig {
   enum class Kind { kDefault, kLinear, kDynamic, kYarn, kLongRope, kLlama3 };
   Kind kind = Kind::kDefault;
   double theta = 10000;
-  double factor = 1;                                 // scaling factor of every kind except kDefault
-  double low_freq_factor = 1, high_freq_factor = 4;  // llama3
+  double factor = 1;  // scaling factor of every kind except kDefault
+  // llama3: the frequencies between these limits, in rotations per context, are blended.
+  double low_freq_factor = 1, high_freq_factor = 4;
   // Context length before scaling: original_max_position_embeddings for llama3, yarn and longrope,
   // max_position_embeddings for dynamic.
   int64_t original_max_position = 8192;
   // partial_rotary_factor: the fraction of a head's values, counted from the first, that are rotated.
   double rotary_fraction = 1;
-  double attention_factor = 1;                    // yarn, longrope: factor of cos and sin
-  double beta_fast = 32, beta_slow = 1;           // yarn
-  bool truncate = true;                           // yarn
-  std::vector<double> short_factor, long_factor;  // longrope, one per rotated pair
+  double attention_factor = 1;  // yarn, longrope: factor of cos and sin
+  // yarn: the frequencies between these limits, in rotations per context, are blended.
+  double beta_fast = 32, beta_slow = 1;
+  bool truncate = true;                           // yarn: widens the blended range to whole pairs
+  std::vector<double> short_factor, long_factor;  // longrope: divisors of the frequencies, one per rotated pair
 
   bool operator==(const RopeConfig&) const = default;
 };
@@ -46,7 +48,7 @@ struct Quantisation {
   // one per row of scales.
   bool group_size_binds = true;
   int64_t zero_offset = 0;                        // gptq: added to a stored zero point
-  int64_t block_rows = 128, block_columns = 128;  // fp8 with one scale per block
+  int64_t block_rows = 128, block_columns = 128;  // fp8: size of a block of weights that share a scale
   bool blocks_bind = false;                       // true if config.json says that all matrices have one scale per block
 };
 
@@ -89,7 +91,7 @@ struct DecoderConfig {
   std::vector<int32_t> draft_vocab;
   std::vector<LayerConfig> layers;  // size num_layers
   Quantisation quantisation;        // the checkpoint's; kNone in a loaded decoder, except with kAsStored (weights.h)
-  at::ScalarType dtype = at::ScalarType::Float;  // the checkpoint's; in a loaded decoder, side_dtype()
+  at::ScalarType dtype = at::ScalarType::Float;  // the checkpoint's; in a loaded decoder, that of embeddings and norms
   std::vector<int32_t> eos_ids;                  // union of config.json and generation_config.json
   int32_t bos_id = -1, pad_id = -1;              // -1: none
 

@@ -34,7 +34,8 @@ bool ascend(const std::vector<int64_t>& taps) {
 
 bool has_value(const Json& object, const char* key) { return object.contains(key) && !object.at(key).is_null(); }
 
-// Throws for each setting of other trainers' heads that has another value than the only one that this runtime supports.
+// Heads of other trainers can have settings of which this runtime supports only one value. Throws if such a setting has
+// another value.
 void refuse_other_heads(const Json& config, const Json& layer, const std::string& where) {
   const auto only = [&](const Json& object, const char* key, bool value, bool usual) {
     if (json_bool(object, key, usual, where, kEagleError) != value)

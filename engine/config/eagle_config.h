@@ -21,15 +21,15 @@ struct EagleConfig {
   DecoderConfig layer;
   int64_t draft_vocab_size = 0;    // D
   int64_t target_hidden_size = 0;  // hidden size of the target
-  // The layers of the target from which the head reads hidden states ("taps"), ascending: `k` is the residual stream
-  // after the first k layers, as in vLLM and in hidden_states[k] of transformers.
+  // The layers of the target from which the head reads hidden states ("taps"), ascending. Tap k is the residual stream
+  // after the target's first k layers, as in vLLM and in hidden_states[k] of transformers.
   std::vector<int64_t> taps;
   bool default_taps = true;  // config.json names no taps, so engines take [2, N / 2, N - 3] of N layers
   // If true, the residual is taken after hidden_norm; if false, before it. SGLang cannot run heads with true.
   bool norm_before_residual = false;
-  bool norm_before_fc = false;  // one norm over the values of all taps together
-  bool fc_norm = false;         // one norm for each tap
-  bool norm_output = false;     // the row that is fed back to the head is normalised
+  bool norm_before_fc = false;  // true: one norm over the values of all taps together, before fc
+  bool fc_norm = false;         // true: one norm for each tap, before fc
+  bool norm_output = false;     // true: the row that is fed back to the head is normalised
 
   int64_t num_taps() const { return static_cast<int64_t>(taps.size()); }
 };

@@ -17,11 +17,13 @@ enum class Norms { kBefore, kAfter, kAround };  // where attention and the feed-
 // Which layers have a sliding window.
 enum class Windows {
   kNone,
-  kAll,         // every layer, unless sliding_window is null
-  kSwitched,    // every layer, if use_sliding_window
-  kUpper,       // if use_sliding_window: layers named by layer_types, else those from max_window_layers on
-  kUnrotated,   // if use_sliding_window: layers named by layer_types, else those without rotation
-  kAlternating  // layers named by layer_types, else all but every n-th layer
+  kAll,       // every layer, unless sliding_window is null
+  kSwitched,  // every layer if use_sliding_window is true, else no layer
+  // For the three kinds below, layer_types in config.json, if present, names the layers that have a window. The rules
+  // here apply if layer_types is absent.
+  kUpper,       // the layers from max_window_layers on if use_sliding_window is true, else no layer
+  kUnrotated,   // the layers without rotation if use_sliding_window is true, else no layer
+  kAlternating  // all layers but every n-th
 };
 struct ExpertNames {  // tensors model.layers.<l>.<router> and model.layers.<l>.<experts>.<k>.<gate | up | down>
   const char *router = nullptr, *experts = nullptr, *gate = nullptr, *up = nullptr, *down = nullptr;

@@ -183,9 +183,10 @@ void parse_rope(const Json& config, const Family& family, const std::string& whe
   if (family.local_rope) out.local_rope = parse_rope_object(plain, local_scope, where);
   if (!has(config, "rope_parameters")) return;
   const std::string at = where + ": rope_parameters";
-  // Parses `object`, the newer form, into `rope`, which so far holds the result of the older form. The older form is
-  // complete if it has a theta and, unless the newer form is the default rope, a scaling. Throws if the older form is
-  // complete and differs from the newer form.
+  // Parses `object` (the newer form, rope_parameters) into `rope`, which so far holds the result of the older form
+  // (rope_theta, rope_scaling). Throws if the older form is complete and its result differs from that of the newer
+  // form. The older form is complete if it has a theta and a scaling; the scaling may be absent if the newer form is
+  // the default rope.
   const auto take = [&](const Json& object, const std::string& name, const RopeScope& inner, const char* theta,
                         const char* scaling, RopeConfig& rope) {
     const RopeConfig newer = parse_rope_object(object, inner, name);
@@ -210,8 +211,8 @@ void write_rope(const DecoderConfig& config, const Family& family, Json& out) {
   Json rope = rope_object(config.rope);
   out["rope_theta"] = config.rope.theta;
   if (config.rope.rotary_fraction != 1) out["partial_rotary_factor"] = config.rope.rotary_fraction;
-  // Some engines read original_max_position_embeddings only at the top level. If the family has a default, some prefer
-  // the value at the top level. So the value is written there too.
+  // Some engines read original_max_position_embeddings only from the top level of config.json. Others prefer the value
+  // at the top level if the model family has a default. So the value is written there, too.
   if (rope.contains("original_max_position_embeddings") &&
       (config.rope.kind == RopeConfig::Kind::kLongRope || family.original_max_position != 0))
     out["original_max_position_embeddings"] = config.rope.original_max_position;

@@ -25,9 +25,9 @@ struct RolloutOptions {
   uint64_t seed = 0;                            // seed of the run, which is combined with each row's id
   int batch = 8;                                // sequences per step
   std::string stage = "rollout";                // name in progress reports
-  // Returns whether the time limit is reached. Then no further row is started, and unfinished answers stay incomplete.
-  // If is_late is set, at most one row is started before each step, so that the time is checked often. Empty: no time
-  // limit.
+  // Returns whether the time limit is reached. Then no further answer is started, and unfinished answers stay
+  // incomplete. If is_late is set, at most one answer is started before each step, so that the time is checked often.
+  // Empty: no time limit.
   std::function<bool()> is_late = {};
 };
 struct Rollout {

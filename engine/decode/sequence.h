@@ -35,7 +35,8 @@ struct Drafting {
   CausalModel* draft = nullptr;
   // Where the costs of the draft's passes are recorded; the draft's controller reads them. Null: the stepper's costs.
   CostModel* draft_costs = nullptr;
-  // A second draft on trial, which only scores the positions that `draft` drafted. It does not affect the text.
+  // A second draft on trial ("shadow"). It computes its overlap with the target at the positions that `draft` drafted.
+  // It does not affect the text.
   CausalModel* shadow = nullptr;
   // The likely length of the answer in tokens, if known. The controller does not expect more tokens than this.
   int64_t expected_tokens = std::numeric_limits<int64_t>::max();
@@ -61,7 +62,7 @@ class Sequence {
   const std::vector<int32_t>& tokens() const { return tokens_; }  // the prompt and all emitted tokens
   std::span<const int32_t> answer() const { return std::span(tokens_).subspan(request_.prompt.size()); }
   int64_t remaining() const { return remaining_; }  // tokens that may still be emitted; K is at most remaining − 1
-  StepOutcome& outcome() { return outcome_; }       // of the last step
+  StepOutcome& outcome() { return outcome_; }       // outcome of the last step
   const StepOutcome& outcome() const { return outcome_; }
   const AcceptanceCounts& counts() const { return counts_; }  // sums over all steps
   // Returns the logprobs of all prompt tokens but the first (which has no preceding text), if the request wants them.
@@ -78,7 +79,8 @@ class Sequence {
 
  private:
   friend class Stepper;
-  // Lets a test in tests/lossless build a deliberately wrong step, which discards held drafts and draws new tokens.
+  // Lets a test in tests/lossless build a deliberately wrong step, which discards drafted tokens that it must verify
+  // (held_) and draws new ones.
   friend struct ForgetfulStep;
   // Drafts from the sequence's own text, and the controller that learns how often they are accepted.
   struct SuffixDraft {

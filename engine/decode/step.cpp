@@ -14,7 +14,8 @@ namespace {
 // Maximum number of prompt tokens per pass if their logprobs are requested, because each token then needs V logits.
 constexpr int64_t kScoredChunk = 32;
 
-// A sequence's entry in a model's cache: `before` tokens of text, followed by the first `nodes` nodes of a tree.
+// A sequence's tokens in a model's KV cache: `before` tokens of text, followed by the first `nodes` nodes of a draft
+// tree.
 struct CachedTree {
   SequenceId id;
   int64_t before, nodes;
@@ -146,8 +147,8 @@ void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
     throw Error(ErrorKind::kInternal, "open: the other sequence has another prompt");
   CausalModel* const shadow =
       from.shadow_id_ >= 0 && from.drafting_.shadow->reads_states() ? from.drafting_.shadow : nullptr;
-  // A draft that reads hidden states needs the state of the second-last token. The other sequence may have dropped this
-  // state, so that token is computed again.
+  // A draft that reads hidden states needs the state of the second-last token. `from` may have dropped this state, so
+  // the target runs that token again.
   const int64_t copied = follower_of(s) || shadow ? std::max<int64_t>(n - 2, 0) : n - 1;
   try {
     s.target_id_ = target_.fork(from.target_id_, std::min(target_.length(from.target_id_), copied));
@@ -166,8 +167,8 @@ void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
   }
 }
 
-// Copies the cache of a shadow draft that reads hidden states. Forking the target copied the states stored for this
-// shadow. If sequence `s` does not use the shadow, follow() and close() drop the copied states.
+// Copies the cache of a shadow draft (a second draft on trial) that reads hidden states. Forking the target copied the
+// states stored for this shadow. If sequence `s` does not use the shadow, follow() and close() drop the copied states.
 void Stepper::copy_shadow(Sequence& s, const Sequence& from) {
   CausalModel& shadow = *from.drafting_.shadow;
   const bool scores = s.drafting_.shadow == &shadow;
@@ -214,7 +215,7 @@ void Stepper::close(Sequence& s) {
   s.target_id_ = s.draft_id_ = s.shadow_id_ = -1;
 }
 
-// Calls everything that can throw before it changes the sequence.
+// Calls the functions that can throw first, and only then changes the sequence.
 void Stepper::commit(SequenceStep& step) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;

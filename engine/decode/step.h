@@ -30,9 +30,9 @@ class Stepper {
           VerifyFn verify_fn = &verify);
   ~Stepper();
 
-  // A step runs as a round on the target's device if the target's RoundRunner (CausalModel::rounds()) supports all
-  // sequences of the step; otherwise it runs on the host. use_rounds() replaces that RoundRunner by `rounds`, which
-  // must belong to the same target and outlive the stepper. With null, all steps run on the host.
+  // A step drafts and verifies on the target's device (as a round) if the target's RoundRunner (CausalModel::rounds())
+  // supports all sequences of the step; otherwise it runs on the host. use_rounds() replaces that RoundRunner by
+  // `rounds`, which must belong to the same target and outlive the stepper. With null, all steps run on the host.
   void use_rounds(RoundRunner* rounds) { rounds_ = rounds; }
   // Returns the duration of the parts of the last step if it ran on the device. If it ran on the host, the result has
   // no times.
@@ -60,7 +60,7 @@ class Stepper {
   // If the target's pass throws, every sequence is unchanged, except that its drafted tokens are held for the next
   // step. If the pass throws CacheFull and the step has only one sequence, the step drops the deepest level of the
   // draft and tries again; it throws CacheFull when no level is left. If the target's logits of some sequences cannot
-  // be sampled, these sequences get `failure`, the others are committed, and the first failure is thrown at the end.
+  // be sampled, these get StepOutcome::failure, the others are committed, and the first failure is thrown at the end.
   //
   // `draft_reads` limits the number of tokens that drafts far behind their text may prefill in this step, summed over
   // all sequences. A sequence whose draft needs more is decoded without the draft until the draft has caught up.
@@ -71,7 +71,7 @@ class Stepper {
   // Closes the sequence's caches; may be called twice. Everything else is kept, so after open() and prefill() the
   // sequence continues where it was.
   void close(Sequence& sequence);
-  void end_shadow(Sequence& sequence);  // drops the shadow draft
+  void end_shadow(Sequence& sequence);  // drops the sequence's second draft on trial (shadow)
 
  private:
   struct SequenceStep;

@@ -11,8 +11,8 @@ namespace specdec::decode {
 
 namespace {
 
-// Both are numbers of tokens. kCatchUpChunk: the largest prefill pass of a draft. kFarBehind: a draft that lags behind
-// its text by at most this much may read the text without counting towards draft_reads.
+// Both are numbers of tokens. kCatchUpChunk: the largest prefill pass of a draft. kFarBehind: drafts that lag behind
+// their text by more than this may together prefill only `draft_reads` tokens per step (an argument of step()).
 constexpr int64_t kCatchUpChunk = 512, kFarBehind = 64;
 // Number of steps that a sequence goes without its draft after the draft's caches were full. The draft must then
 // prefill the whole text again, and its caches may be full again.
@@ -39,8 +39,8 @@ int Stepper::limit_depth(const Sequence& s, int depth) const {
   return static_cast<int>(std::clamp<int64_t>(depth, 0, std::max<int64_t>(room, 0)));
 }
 
-// Drafts from the text if this promises more tokens than the draft model. The draft model then drafts nothing in this
-// step.
+// Drafts from the sequence's own text (prompt lookup) if this promises more tokens than the draft model. The draft
+// model then drafts nothing in this step.
 void Stepper::draft_from_text(SequenceStep& step, int batch) {
   Sequence& s = *step.sequence;
   if (!s.suffix_ || s.remaining_ < 2) return;
@@ -143,8 +143,8 @@ void Stepper::plan(std::span<Sequence* const> batch) {
   }
 }
 
-// Prefills a draft's cache until at most one short pass is left for the rest of `tokens`. Returns false if the
-// remaining draft_reads of the step do not suffice.
+// Prefills a draft's cache until one pass of at most kCatchUpChunk tokens can read the rest of `tokens`. Returns false
+// if the remaining draft_reads of the step do not suffice.
 bool Stepper::read_up(CausalModel& model, SequenceId id, std::span<const int32_t> tokens) {
   Buffers& b = *buffers_;
   for (;;) {
@@ -184,7 +184,7 @@ void Stepper::catch_up(SequenceStep& step) {
   }
 }
 
-// Lets each draft prefill until at most one short pass is left for the rest of its text.
+// Lets each draft prefill until one pass of at most kCatchUpChunk tokens can read the rest of its text.
 void Stepper::read_texts() {
   for (SequenceStep& step : buffers_->used()) {
     read_along(*step.sequence, kFarBehind, /*with_draft=*/!step.drafting);

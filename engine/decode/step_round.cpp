@@ -79,8 +79,8 @@ void Stepper::take_draft(SequenceStep& step, RoundOutcome& round) {
 }
 
 // Scores each position that verification reached: the overlap Σ min(p, q), and the drafted token's ratio min(1, p / q).
-// For greedy text, both are 1 for an accepted token and 0 otherwise. If the rule does not accept by overlap, the ratio
-// is set in the same way. Drafts from the text have no overlap.
+// For greedy text, both are 1 for an accepted token and 0 otherwise. If the verification rule accepts with another
+// probability than the overlap, the ratio is also 1 or 0. Tokens drafted from the sequence's own text have no overlap.
 void Stepper::score_positions(SequenceStep& step, const RoundOutcome& round) {
   Sequence& s = *step.sequence;
   const bool greedy = s.options().sampling.greedy();

@@ -36,8 +36,8 @@ void Stepper::score_shadow(SequenceStep& step) {
   }
 }
 
-// Records the overlap of the shadow draft's logits `q` with the target's row at reached position i. Overwrites both
-// rows.
+// Records the overlap at reached position i between the shadow draft, whose logits are `q`, and the target. For greedy
+// text, the overlap is 1 if both have the same arg max, else 0. Overwrites q.
 void Stepper::score_shadow_at(SequenceStep& step, int64_t i, std::span<float> q) {
   Sequence& s = *step.sequence;
   Buffers& b = *buffers_;

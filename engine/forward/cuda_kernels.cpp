@@ -69,8 +69,8 @@ bool CudaKernels::launch_wide(const kernels::RowsProduct& call) const {
   return true;
 }
 
-// Computes a product by CudaLibrary::wide_product. Returns false if the library does not support it; then `out` is to
-// be written again.
+// Computes a product with CudaLibrary::wide_product. Returns false if the library does not support the product; the
+// contents of `out` are then undefined.
 bool CudaKernels::multiply_wide(const Product& p, kernels::RowsProduct call) const {
   if (call.packing != kernels::Packing::kPlain) return false;
   if (!p.up) return launch_wide(call);

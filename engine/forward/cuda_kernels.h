@@ -13,8 +13,8 @@ namespace specdec::model {
 class CudaKernels {
  public:
   // Prepares launches on tensors with the dtype and device of `like`. The library must outlive this object. With
-  // `exact`, a row's bits never depend on the number of rows. Otherwise they may, in products of more than
-  // kernels::kMostNarrowRows rows, which are then faster.
+  // `exact`, the bits of a product's row never depend on the number of rows. Without `exact`, they may depend on it in
+  // products of more than kernels::kMostNarrowRows rows, which are then faster.
   CudaKernels(const kernels::CudaLibrary& library, const at::Tensor& like, bool exact);
 
   // out = x weightᵀ + bias, with the options of kernels::RowsProduct. n and out_column select a part of a wider `out`.
@@ -23,7 +23,8 @@ class CudaKernels {
     const at::Tensor* order = nullptr;  // order of the inputs, if quantised by group (kernels/quantised_matrix.h)
     const at::Tensor *up = nullptr, *up_bias = nullptr, *residual = nullptr;
     int64_t n = 0, out_column = 0;
-    const int32_t* live = nullptr;  // see kernels::PagedPass::live
+    // If given and 0 on the device, the product may be skipped (kernels::PagedPass::live).
+    const int32_t* live = nullptr;
   };
   void multiply(const Product& product) const;
   // Computes queries, keys and values next to each other, in one product if their weights are adjacent in memory.
@@ -41,7 +42,8 @@ class CudaKernels {
 
   const kernels::CudaLibrary& library() const { return library_; }
   int32_t device() const { return device_; }
-  // Returns the bytes of memory for wide products that a decoder's kernels allocate at the first of them.
+  // Returns the bytes of memory that a decoder's kernels allocate at the first wide product
+  // (CudaLibrary::wide_product).
   static int64_t wide_bytes(int64_t intermediate_size, at::ScalarType dtype);
 
  private:
@@ -54,8 +56,8 @@ class CudaKernels {
   int32_t device_;
   bool exact_;
   at::TensorOptions options_;
-  // Memory for wide products, and for the second product of a gated one. They are allocated when they are first needed,
-  // which is before a pass is captured as a graph.
+  // Memory for wide products. second_ holds the product with `up` (Product::up). Both are allocated when they are first
+  // needed, which is before a pass is captured as a graph.
   mutable at::Tensor workspace_, second_;
 };
 

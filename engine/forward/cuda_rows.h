@@ -21,7 +21,7 @@ namespace specdec::model {
 struct CudaPassInputs {
   at::Tensor ids;                        // [rows] int32
   std::array<const float*, 2> cos, sin;  // [rows, half] each, for the global and the local rope
-  kernels::PagedPass paged;              // includes workspace for the sums of attention splits
+  kernels::PagedPass paged;              // which keys each row sees, and workspace for attention
 };
 
 class CudaRows {
@@ -29,7 +29,8 @@ class CudaRows {
   // `config` is that of a decoder or of an EAGLE-3 head's layer, and must outlive this object.
   explicit CudaRows(const DecoderConfig& config);
 
-  // Rows that continue a cache. The cache must have room for them (KvCache::reserve()).
+  // One sequence's tokens in the pass. They continue its KV cache, which must have reserved slots for them
+  // (KvCache::reserve()).
   struct Part {
     const KvCache* cache;
     int64_t length;                   // number of tokens that the cache holds when the pass runs
@@ -40,8 +41,8 @@ class CudaRows {
     std::span<const int64_t> positions = {};  // empty: length, length + 1, …
   };
   void add(const Part& part);
-  // Adds absent rows and empty tiles until there are `rows` rows and `tiles` tiles (kernels::PagedRows::pad()).
-  // Afterwards no part can be added.
+  // Pads the pass with rows and tiles (groups of rows) that compute nothing, up to `rows` rows and `tiles` tiles
+  // (kernels::PagedRows::pad()). Afterwards no part can be added.
   void pad(int64_t rows, int64_t tiles);
   int64_t num_rows() const { return static_cast<int64_t>(ids_.size()); }  // includes rows added by pad()
   int64_t num_logits() const { return static_cast<int64_t>(logit_rows_.size()); }
@@ -60,7 +61,8 @@ class CudaRows {
   // part_values(paged().num_parts()) numbers.
   at::Tensor piece(const DeviceUpload& upload) const;
   CudaPassInputs inputs(const at::Tensor& memory, const at::Tensor& sums) const;
-  // Returns how many fp32 numbers are needed for the sums of `parts` attention splits (PagedPass::parts).
+  // Returns how many fp32 numbers attention needs as workspace if it divides the keys of the pass into `parts` splits
+  // (PagedPass::parts).
   static int64_t part_values(const DecoderConfig& config, int64_t parts);
   // Returns the rows of x [rows, …] that need logits; x itself if all do.
   at::Tensor with_logits(const at::Tensor& x, const DeviceUpload& upload) const;

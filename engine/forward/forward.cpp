@@ -50,8 +50,8 @@ at::Tensor gated(const DecoderConfig& config, const at::Tensor& gate, const at::
   return config.activation == Activation::kSilu ? ops::silu_mul(gate, up) : ops::gelu_tanh_mul(gate, up);
 }
 
-// The elements of chosen [R, K], which holds the experts chosen for each row, sorted by expert. The elements of expert
-// e are [begins[e], begins[e + 1]). `entries` are their flat indices into chosen, and `rows` their row numbers.
+// The elements of `chosen` [R, K] (the K experts of each row), sorted by expert. The elements of expert e are
+// [begins[e], begins[e + 1]). `entries` are their flat indices into `chosen`, and `rows` their row numbers.
 struct ExpertRows {
   at::Tensor entries, rows;  // [R · K] int64
   std::vector<int64_t> begins;

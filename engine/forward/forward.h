@@ -67,11 +67,11 @@ at::Tensor head_logits(const Decoder& decoder, const at::Tensor& hidden);
 // must pass the same ids.
 at::Tensor shared_embedding(const Decoder& decoder, const at::Tensor& ids);
 
-// The two steps of head_logits(), for callers that compute the gradient of lm_head themselves: the logits are
-// final_norm(hidden) · head_matrix()ᵀ, with soft_cap() if config.final_soft_cap is not 0. head_matrix() returns [V, E],
-// or [D, E] with only the rows of config.draft_vocab.
+// The steps of head_logits(), for callers that compute the gradient of lm_head themselves: final_norm() normalises the
+// hidden states, and normed_logits() multiplies the result by head_matrix()ᵀ and applies config.final_soft_cap.
+// head_matrix() returns [V, E], or [D, E] with only the rows of config.draft_vocab.
 at::Tensor final_norm(const Decoder& decoder, const at::Tensor& hidden);
-at::Tensor normed_logits(const Decoder& decoder, const at::Tensor& normed);  // head_logits() after final_norm()
+at::Tensor normed_logits(const Decoder& decoder, const at::Tensor& normed);
 at::Tensor head_matrix(const Decoder& decoder);
 
 // One sequence's part of a pass over new tokens of several sequences (flat batch). The pass appends the part's T tokens

@@ -27,11 +27,12 @@ bool cuda_pass_applies(const Decoder& decoder, std::span<const SequencePart> par
 at::Tensor cuda_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer,
                      const std::vector<int64_t>& layers);
 
-// Returns whether our kernels support the tokens of these parts. Each part must have at most 64 tokens, and in its tree
-// mask no token may see a later one. All parts together must have at most kernels::kMaxProductRows tokens. The caches
-// must have this dtype.
+// Returns whether our kernels support a pass over these parts, each of which is one sequence's tokens. Each part must
+// have at most 64 tokens, and in its tree mask no token may see a later one. All parts together must have at most
+// kernels::kMaxProductRows tokens. The caches must have this dtype.
 bool few_causal_rows(std::span<const SequencePart> parts, at::ScalarType dtype);
-// Reserves room in a part's cache and adds the part to a pass (a CudaPass or a CudaHeadPass).
+// Reserves slots for a part (one sequence's tokens) in its KV cache, and adds the part to a pass (a CudaPass or a
+// CudaHeadPass).
 template <class Pass>
 void add_part(const SequencePart& part, int64_t num_logits, Pass& pass) {
   const auto count = static_cast<int64_t>(part.tokens.size());

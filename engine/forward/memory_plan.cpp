@@ -89,8 +89,7 @@ int64_t quantised_bytes(const Quantisation& quantisation, const std::vector<int6
   return shape[0] * kernels::packed_row_bytes(packing_of(quantisation), shape[1], group);
 }
 
-// Returns "int8", "int4" or "fp8" for weights of products in such a type, and "" for floating-point types of 16 or 32
-// bits.
+// Returns the type of the weights of matrix products: "int8", "int4" or "fp8", or "" if they have 16 or 32 bits.
 std::string name_of_weights(const DecoderConfig& config, at::ScalarType dtype) {
   if (dtype == at::kChar) return "int8";
   if (dtype != kAsStored) return "";
@@ -98,7 +97,8 @@ std::string name_of_weights(const DecoderConfig& config, at::ScalarType dtype) {
   return packing == kernels::Packing::kE4m3 ? "fp8" : packing == kernels::Packing::kCodes4 ? "int4" : "int8";
 }
 
-// Returns the 16-bit bytes of the layers' largest quantised matrix: a prefill dequantises one matrix at a time.
+// Returns the bytes of the layers' largest quantised matrix after dequantisation to 16 bits. A prefill dequantises one
+// matrix at a time.
 int64_t dequantised_bytes(const DecoderConfig& config) {
   DecoderWeights none;
   int64_t most = 0;
@@ -163,7 +163,7 @@ int64_t plannable_bytes(int64_t free_bytes, int64_t total_bytes) {
 MemoryPlan plan_memory(const MemoryRequest& request) {
   constexpr int64_t kPromptRows = 512, kLogitRows = 16;  // rows of a prefill chunk; rows verified at once per sequence
   MemoryPlan plan;
-  // Returns the memory for CUDA graphs. A 16-bit decoder that a single process holds runs its decoding passes as
+  // Returns the bytes for CUDA graphs. A 16-bit decoder that a single process holds runs its decoding passes as
   // graphs.
   const auto graph_bytes = [&](const DecoderConfig& config, at::ScalarType dtype) {
     const at::ScalarType side = side_dtype(dtype, config);

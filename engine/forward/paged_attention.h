@@ -26,8 +26,8 @@ class PagedAttention {
   // Returns whether the kernel supports a decoder's heads, with queries and caches of this dtype.
   static bool covers(const DecoderConfig& config, at::ScalarType dtype);
 
-  // Returns whether the kernel supports a part of a pass with this dtype: the part has few tokens, and none of them
-  // sees a later token.
+  // Returns whether the kernel supports a part (one sequence's tokens in a pass) with this dtype: the part has few
+  // tokens, and none of them sees a later token.
   static bool takes(const SequencePart& part, at::ScalarType dtype);
 
   bool takes(size_t part) const { return takes_[part]; }

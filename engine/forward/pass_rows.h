@@ -22,7 +22,7 @@ struct PassRows {
     int32_t token;
     void* slot;  // address of the row's key for the first head and layer
   };
-  // At most kAttendRows rows of one part. Their attention is computed together.
+  // At most kAttendRows rows of one part (one sequence's tokens). Their attention is computed together.
   struct Group {
     int64_t first, rows;
   };
@@ -40,8 +40,8 @@ struct PassRows {
   int64_t longest = 0;              // tokens of the longest sequence, including those of this pass
 
  private:
-  // The keys that one row sees while the lists are filled. `extra` is an index into extra_ instead of a pointer,
-  // because extra_ may still be reallocated.
+  // A row's visible keys, in the form in which they are stored while the lists are filled. `extra` is an index into
+  // extra_ instead of a pointer, because extra_ may still be reallocated.
   struct Listed {
     int64_t prefix;
     size_t extra;
@@ -51,7 +51,7 @@ struct PassRows {
   void add(const SequencePart& part, const DecoderConfig& config, size_t element_bytes);
 
   std::vector<Listed> listed_;
-  std::vector<int32_t> extra_;  // visible keys beyond the prefixes of the rows
+  std::vector<int32_t> extra_;  // visible keys that are not in a row's prefix
 };
 
 }  // namespace specdec::model

@@ -12,7 +12,7 @@ namespace {
 // results are needed, ascending and without duplicates.
 struct RescaledPart {
   SequencePart part;
-  std::vector<int64_t> rescales;  // by row
+  std::vector<int64_t> rescales;  // rope scaling of each row
   std::vector<int64_t> wanted;
   bool uniform() const {
     return wanted.size() == 1 && (part.cache->length() == 0 || part.cache->rope_rescale() == wanted.front());
@@ -67,7 +67,8 @@ at::Tensor pass_by_rescale(const Decoder& decoder, const RescaledPart& planned, 
     for (int64_t i = 0; i < count; ++i) {
       if (planned.rescales[static_cast<size_t>(i)] == rope_rescale) rows.push_back(i);
     }
-    // Copies the rows of this scaling from `from` to `into`. Row 0 of both tensors is row `first` of the part.
+    // Copies the rows that need this rope scaling from `from` to `into`. Row 0 of both tensors is row `first` of the
+    // part.
     const auto put = [&](at::Tensor& into, const at::Tensor& from, int64_t first) {
       if (!into.defined()) into = at::zeros_like(from);
       for (const int64_t row : rows) {

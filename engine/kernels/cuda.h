@@ -15,7 +15,8 @@ enum class CudaDtype : int32_t { kFloat, kBFloat16, kHalf };
 // The maximum number of rows of x for which our kernel computes a product, as in decoding. Prefill has more rows, and
 // for these LibTorch is faster.
 inline constexpr int64_t kMaxProductRows = 256;
-// Passes with more rows than this are multiplied by CudaLibrary::wide_product, unless the user wants exact text.
+// In passes with more rows than this, CudaLibrary::wide_product computes the matrix products that it supports, unless
+// the user gives --exact.
 inline constexpr int64_t kMostNarrowRows = 64;
 // Memory on the device that CudaLibrary::wide_product may use for its sums.
 inline constexpr int64_t kWideProductBytes = int64_t{32} << 20;
@@ -68,8 +69,8 @@ inline constexpr int kPagedSlots = 64;
 struct PagedTile {
   int32_t row, first, queries;  // queries [first, first + queries) of the rows from `row` on
   int32_t slots;                // all keys that the tile's queries see are below this slot
-  int32_t split;                // number of keys that one block of threads reads: a multiple of kPagedSlots
-  int32_t part;                 // index of the tile's first split among the splits of all tiles
+  int32_t split;                // keys per split, a multiple of kPagedSlots; one block of threads reads each split
+  int32_t part;                 // number of splits of all earlier tiles
 };
 inline constexpr int kPagedQueries = 16;
 // The arguments of a pass that are the same for all layers. All pointers are to device memory.
@@ -77,7 +78,7 @@ struct PagedPass {
   const PagedRow* rows;
   const PagedTile* tiles;
   const uint64_t* blocks;  // addresses of cache blocks
-  float* parts;            // room for (splits of all tiles) · kv_heads · kPagedQueries · (d + 2) numbers
+  float* parts;            // workspace: (splits of all tiles) · kv_heads · kPagedQueries · (d + 2) numbers
   // If given and *live is 0, the results of the pass are not needed, so expensive kernels return at once.
   const int32_t* live;
   int32_t num_rows, num_tiles, num_splits;
@@ -106,8 +107,8 @@ struct PagedHeads {
 };
 
 // Arguments of move_slots(), which moves the 16-bit keys and values of tokens in all layers. Token i moves from slot
-// from[i] of block from_block[i] to slot to[i] of block to_block[i]. Within the sequence, the old and the new slots are
-// both in ascending order, and no token moves to a later slot.
+// from[i] of block from_block[i] to slot to[i] of block to_block[i]. The tokens are ordered by their positions in the
+// sequence, both before and after the move, and no token moves to a later position.
 struct SlotMoves {
   static constexpr int32_t kMost = 64;
   int32_t from[kMost], to[kMost];
@@ -145,7 +146,9 @@ struct CudaLibrary {
   // out[r, :] = table[ids[r], :]; table [·, n], out [rows, n].
   int32_t (*gather_rows)(CudaDtype dtype, int32_t device, const void* table, const int32_t* ids, int64_t rows,
                          int64_t n, void* out);
-  int32_t (*copy)(int32_t device, void* to, const void* from, int64_t bytes);  // from device memory to device memory
+  // Copies within device memory, or between device memory and the host's pinned memory. The host must not change pinned
+  // memory until the copy is done.
+  int32_t (*copy)(int32_t device, void* to, const void* from, int64_t bytes);
   // The result of a row is bit-identical whatever other rows the call has.
   int32_t (*rows_product)(CudaDtype dtype, int32_t device, const RowsProduct* product);
   // Computes the same product faster if it has many rows, but a row's bits depend on the number of rows. Returns

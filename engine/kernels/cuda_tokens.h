@@ -79,7 +79,7 @@ struct DraftRow {
   uint64_t seed, cursor;       // the request's seed; numbers that its draft had drawn before the round
   int32_t likeliest;           // 1: the draft takes its likeliest tokens, as greedy rows always do
   int32_t first_child, width;  // the children are the nodes [first_child, first_child + width)
-  int32_t parent;              // the node whose children they are, or -1 for the text
+  int32_t parent;              // the node whose children are drawn from this row, or -1 for the text
   int32_t root;                // the sequence's first node
   int32_t level_begin;         // the first node that this pass draws for the sequence
   int32_t rows_before;         // number of earlier rows of the same sequence in this pass

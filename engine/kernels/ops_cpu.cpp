@@ -102,7 +102,8 @@ void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, co
 
 namespace {
 
-// Splits the n outputs of a packed matrix at block borders and runs f(begin, end) on the parts in parallel.
+// Splits the n outputs of a packed matrix at multiples of its block size and runs f(begin, end) on the pieces in
+// parallel.
 template <class F>
 void over_outputs(int64_t n, int64_t k, const F& f) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + n * k / 32768);

@@ -46,7 +46,8 @@ void PagedRows::add(std::span<void* const> blocks, int64_t length, int64_t count
     }
     rows_.push_back({tail, table, static_cast<int32_t>(slot)});
   }
-  // Groups consecutive queries into tiles. A tile ends where the next row has another split size.
+  // Groups consecutive rows into tiles, which read keys together. A tile ends where the next row divides its keys into
+  // splits of another size.
   for (int64_t row = 0; row < count;) {
     const int32_t split = paged_split(length + row + 1);
     int64_t end = row + 1;

@@ -24,16 +24,16 @@ class PagedRows {
   // Error(kInternal) if before + count exceeds kMaxRows, there are too few blocks, `allowed` has another size, or a row
   // sees a later row.
   void add(std::span<void* const> blocks, int64_t length, int64_t count, std::span<const bool> allowed = {});
-  // Adds absent rows (see PagedRow) and empty tiles until there are `rows` rows and `tiles` tiles. After that, no row
-  // can be added.
+  // Adds rows and tiles (groups of rows) that compute nothing until there are `rows` rows and `tiles` tiles. After
+  // that, no row can be added.
   void pad(int64_t rows, int64_t tiles);
   void clear();
 
   const std::vector<PagedRow>& rows() const { return rows_; }
   const std::vector<PagedTile>& tiles() const { return tiles_; }
   const std::vector<uint64_t>& blocks() const { return blocks_; }
-  int32_t num_splits() const { return num_splits_; }  // maximum over the tiles
-  int32_t num_parts() const { return num_parts_; }    // number of splits of all tiles
+  int32_t num_splits() const { return num_splits_; }  // largest number of splits of a tile
+  int32_t num_parts() const { return num_parts_; }    // sum of the tiles' numbers of splits
 
  private:
   int64_t times_;
@@ -43,7 +43,7 @@ class PagedRows {
   int32_t num_splits_ = 0, num_parts_ = 0;
 };
 
-// The maximum number of splits of a row's keys.
+// Attention divides the keys of a row into at most this many splits, which run in parallel.
 inline constexpr int64_t kPagedSplits = 32;
 // Returns how many keys one block of threads reads for a row that sees `visible` slots. The result depends on nothing
 // else, so a row's sums are split in the same way in every pass. A row has at most 32 splits.

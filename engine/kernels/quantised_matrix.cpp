@@ -16,7 +16,8 @@ namespace {
 
 constexpr int64_t kBlockOutputs = 32, kScaleBytes = 4;
 
-int64_t unit_bytes(Packing packing) { return packing == Packing::kCodes4 ? 16 : 32; }  // bytes per output in a unit
+// Returns the bytes that a unit (32 inputs) takes per output.
+int64_t unit_bytes(Packing packing) { return packing == Packing::kCodes4 ? 16 : 32; }
 at::ScalarType dtype_of(Packing packing) {
   return packing == Packing::kCodes4   ? at::kInt
          : packing == Packing::kCodes8 ? at::kShort
@@ -35,7 +36,7 @@ std::array<float, 256> values_of(Packing packing) {
 // The dimensions of a packed matrix.
 struct Layout {
   Packing packing;
-  int64_t n, k, units;  // units per group
+  int64_t n, k, units;  // units: number of units of 32 inputs per group
   int64_t all_units() const { return (k + kUnitInputs - 1) / kUnitInputs; }
   int64_t groups() const { return (all_units() + units - 1) / units; }
   int64_t group_bytes() const { return units * unit_bytes(packing) + kScaleBytes; }
@@ -91,8 +92,8 @@ std::vector<int32_t> sorted(const std::vector<int32_t>& group) {
   return order;
 }
 
-// Returns the number of inputs per group; a single group is rounded up to whole units. Returns 0 if groups other than
-// the last differ in size or do not consist of whole units.
+// Returns the number of inputs per group. A single group is rounded up to a multiple of kUnitInputs. Returns 0 if the
+// layout cannot represent the groups: all groups but the last must have one size, a multiple of kUnitInputs.
 int64_t size_of_groups(const std::vector<int32_t>& group, const std::vector<int32_t>& order) {
   const auto k = static_cast<int64_t>(order.size());
   const auto at = [&](int64_t i) { return group[static_cast<size_t>(order[static_cast<size_t>(i)])]; };

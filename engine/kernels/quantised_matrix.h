@@ -32,7 +32,7 @@ struct QuantisedMatrix {
   at::Tensor codes;            // uint8 [N, K]
   at::Tensor scales;           // fp32 [groups, N]
   at::Tensor zeros;            // uint8 [groups, N]; undefined for kE4m3
-  std::vector<int32_t> group;  // [K]
+  std::vector<int32_t> group;  // [K], the group of each input
 
   // Returns outputs [first, first + count).
   QuantisedMatrix outputs(int64_t first, int64_t count) const;

@@ -90,13 +90,15 @@ struct SequenceAttention : torch::autograd::Function<SequenceAttention> {
   }
 };
 
-// Prepare tensors for broadcasting over the query heads of a kv head. by_group() views [B, S, H, ...] as [B, S, G, H /
-// G, ...]. over_group() views own keys [N, B, S, G, D] as [N, B, S, G, 1, D].
+// These functions prepare tensors for broadcasting over the query heads of a kv head. by_group() views [B, S, H, ...]
+// as [B, S, G, H / G, ...]. over_group() views the `own` keys of diagonal_attention() [N, B, S, G, D] as [N, B, S, G,
+// 1, D].
 at::Tensor by_group(const at::Tensor& x, int64_t groups) { return x.unflatten(2, {groups, x.size(2) / groups}); }
 at::Tensor over_group(const at::Tensor& own) { return own.unsqueeze(4); }
 
-// Merges the softmax over the causal keys with the scores [N, B, S, G, H / G] of own keys. Replaces o.out and o.rows by
-// those of the merged softmax. From these, causal_gradients() computes the exact gradients of the causal part.
+// Extends the softmax over the causal keys to the `own` keys of diagonal_attention() (ops.h), whose scores are
+// [N, B, S, G, H / G]. Replaces o.out and o.rows by those of the extended softmax. From the new o.out and o.rows,
+// causal_gradients() computes the exact gradients of the causal part.
 void merge_own(Outputs& o, const at::Tensor& scores, const at::Tensor& own_v, double scale) {
   const int64_t groups = own_v.size(3);
   const at::Tensor largest = by_group(o.rows.select(-1, 0).transpose(1, 2), groups),

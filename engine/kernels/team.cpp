@@ -1,4 +1,4 @@
-// Must be compiled with -fopenmp.
+// This file must be compiled with -fopenmp.
 #include "engine/kernels/team.h"
 
 #include <omp.h>

@@ -43,7 +43,8 @@ class Reader {
              shown(*value));
     return out;
   }
-  // Returns the number in `name`. Throws if `name` is not set: the variable `because` is set and requires it.
+  // Returns the number in the variable `name`. If `name` is not set, throws an error that names the variable `because`,
+  // which is set and requires `name`.
   int needed(const std::string& name, int low, int high, const std::string& because) {
     const auto value = number(name, low, high);
     if (!value) refuse(name + " is not set, and " + because + " is: set both or neither");

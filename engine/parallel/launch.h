@@ -18,8 +18,8 @@ struct Launch {
   std::string launcher = "none";
   int rank = 0, ranks = 1;
   int local_rank = 0, local_ranks = 1;  // among the processes of this machine
-  // The address of rank 0's store; empty and 0 without a launcher. If agent_store is true, torchrun's agent listens
-  // there, otherwise rank 0 does.
+  // The address of the key-value store through which the ranks find each other; empty and 0 without a launcher. If
+  // agent_store is true, torchrun's agent serves the store, otherwise rank 0 does.
   std::string address;
   int port = 0;
   bool agent_store = false;

@@ -51,8 +51,8 @@ std::optional<int> Beats::late(double now, double limit) const {
   return std::nullopt;
 }
 
-// The state is shared with the threads, so that they may outlive the RankWatch: a thread that hangs in a call of the
-// board must not keep the process from ending.
+// The threads share this state, so that they may outlive the RankWatch: a thread that hangs in a call of the ranks'
+// shared store (board) must not keep the process from ending.
 struct RankWatch::State {
   State(WatchOptions given, Board notes, const Clock& time)
       : options(std::move(given)),
@@ -67,11 +67,12 @@ struct RankWatch::State {
   const Board board;
   const Clock& clock;
 
-  std::mutex board_lock;  // one call of the board at a time; a call can hang if rank 0's machine is gone
+  // Held during each call of the ranks' shared store (board). A call can hang if rank 0's machine is gone.
+  std::mutex board_lock;
   int64_t count = 0;
   bool told_stop = false, has_left = false;
 
-  std::mutex lock;  // protects everything below
+  std::mutex lock;  // protects the members below
   std::condition_variable changed;
   std::vector<std::string> names;
   Beats beats;
@@ -80,7 +81,7 @@ struct RankWatch::State {
   bool closing = false, hurry = false, noticed = false;
   int threads = 2;
 
-  std::string name(int rank) const {  // the caller holds the lock
+  std::string name(int rank) const {  // the caller holds `lock`
     const std::string& known = names[static_cast<size_t>(rank)];
     return known.empty() ? "rank " + std::to_string(rank) : known;
   }
@@ -91,15 +92,15 @@ struct RankWatch::State {
     return out;
   }
 
-  void decide(const Error& error) {  // the caller holds the lock
+  void decide(const Error& error) {  // the caller holds `lock`
     if (verdict) return;
     verdict = error;
     verdict_at = clock.seconds();
     changed.notify_all();
   }
 
-  // Writes this rank's heartbeat to the board and reads heartbeats of others. Rank 0 reads all heartbeats. The other
-  // ranks read only rank 0's; rank 0 tells them which other ranks are lost.
+  // Writes this rank's heartbeat to the ranks' shared store (board) and reads heartbeats of other ranks. Rank 0 reads
+  // all heartbeats. The other ranks read only rank 0's; rank 0 tells them which other ranks are lost.
   void exchange() {
     const std::lock_guard one(board_lock);
     if (!has_left) board.put(beat_key(options.rank), std::to_string(++count));
@@ -114,9 +115,9 @@ struct RankWatch::State {
     const std::vector<bool> here = joined();
     std::vector<std::pair<int, int64_t>> seen;
     for (int r = 0; r < options.ranks; ++r) {
-      // A value that changes at every call counts as a heartbeat, so −count is used for ranks that need not be
-      // watched: this rank itself, ranks that have not joined or have left, and, unless this is rank 0, all ranks but
-      // rank 0.
+      // A rank is lost if its value does not change for too long. −count changes at every call, so a rank with this
+      // value is never lost. It is used for the ranks that are not watched: this rank itself, ranks that have not
+      // joined or have left, and, if this is not rank 0, all ranks but rank 0.
       int64_t beat = -count;
       if (r != options.rank && here[static_cast<size_t>(r)] && (r == 0 || options.rank == 0)) {
         const std::string note = board.look(beat_key(r)).value_or("0");
@@ -136,7 +137,9 @@ struct RankWatch::State {
       bool works = true;
       try {
         exchange();
-      } catch (const std::exception&) {  // the board, kept by rank 0, is gone; rank 0's heartbeat will now expire
+      } catch (const std::exception&) {
+        // The shared store, which rank 0 keeps, is gone. Rank 0's heartbeat then no longer changes, so rank 0 will
+        // count as lost.
         works = false;
       }
       guard.lock();
@@ -148,7 +151,7 @@ struct RankWatch::State {
   }
 
   // Decides which rank is lost, given rank `late`, whose heartbeat is too old. If `late` is this rank itself, its
-  // heartbeats did not reach the board. Rank 0 keeps the board, so in this case rank 0 is lost.
+  // heartbeats did not reach the ranks' shared store. Rank 0 keeps the store, so in this case rank 0 is lost.
   void decide_lost(int late) {
     const std::string who =
         options.rank == 0 && late == 0 ? "the launcher's store" : name(late == options.rank ? 0 : late);
@@ -181,11 +184,12 @@ struct RankWatch::State {
     changed.notify_all();
   }
 
-  // Calls f() while no other thread uses the board. Returns false if the board hangs or f() throws.
+  // Calls f(), which uses the ranks' shared store (board), while no other thread uses it. Returns false if the store
+  // hangs or f() throws.
   template <class F>
   bool with_board(const F& f) {
-    // Tries for two seconds, because another thread may hold the lock forever if the board hangs. A std::timed_mutex
-    // would do this in one call, but the thread sanitizer does not know the function that it calls.
+    // Tries for two seconds, because another thread holds the lock forever if the shared store hangs. A
+    // std::timed_mutex would do this in one call, but the thread sanitizer does not know the function that it calls.
     std::unique_lock one(board_lock, std::try_to_lock);
     for (int i = 0; !one.owns_lock(); ++i) {
       if (i == 400) return false;
@@ -241,7 +245,7 @@ void RankWatch::fail(const Error& error) {
   {
     const std::lock_guard guard(state_->lock);
     state_->noticed = true;
-    if (state_->verdict) return;  // this rank ends because of another rank's error, which the others know
+    if (state_->verdict) return;  // another rank's error already ends all ranks
     who = state_->name(state_->options.rank);
   }
   state_->post(Error(error.kind(), who + ": " + error.what()), state_->options.rank);

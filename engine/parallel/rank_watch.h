@@ -1,6 +1,6 @@
-// Watches the processes ("ranks") of one run. Each rank writes an increasing number (its heartbeat) to a board that all
-// ranks can read. A rank whose heartbeat does not change for too long is lost. The board also carries a request to stop
-// that one rank received, and the error that ended a rank, to all other ranks.
+// Watches the processes ("ranks") of one run through a key-value store that all ranks can read, the board. Each rank
+// writes an increasing number to the board, its heartbeat. A rank whose heartbeat does not change for too long is lost.
+// If one rank receives a request to stop, or ends with an error, the board carries this to all other ranks.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ class Beats {
   std::vector<Beat> last_;
 };
 
-// A key-value store that every rank can read and write. Only one thread calls its functions at a time. Both throw if
-// the store is gone.
+// A key-value store that every rank can read and write. Only one thread calls put() or look() at a time. Both
+// functions throw if the store is gone.
 struct Board {
   std::function<void(const std::string& key, const std::string& note)> put;
   std::function<std::optional<std::string>(const std::string& key)> look;
@@ -45,7 +45,8 @@ struct WatchOptions {
   std::vector<std::string> names;
   double beat_seconds = 0.5;
   double lost_seconds = 30;  // a rank is lost after this time without a heartbeat
-  double hurry_seconds = 4;  // replaces lost_seconds after a collective or the board has failed
+  // Replaces lost_seconds after a collective has failed or the ranks' shared store (board) could not be reached.
+  double hurry_seconds = 4;
   // Time from detecting a loss to calling on_lost. Within this time the rank's own work may notice the loss and end the
   // rank.
   double grace_seconds = 10;
@@ -58,20 +59,21 @@ struct WatchOptions {
 class RankWatch {
  public:
   RankWatch(WatchOptions options, Board board, const Clock& clock);  // starts the threads
-  ~RankWatch();                                                      // ends them
+  ~RankWatch();                                                      // ends the threads
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
 
   // Records that a rank has joined: from now on its heartbeat is expected.
   void meet(int rank, const std::string& name);
   // Returns the cause of a failed collective. `what` is the collective's own error message. Waits up to grace_seconds
-  // until the heartbeats or a note on the board show the cause.
+  // until the heartbeats, or an error in the ranks' shared store, show the cause.
   Error reason(const std::string& what);
-  // Tells the other ranks that this rank ends because of `error`, unless an earlier error is on the board.
+  // Tells the other ranks that this rank ends because of `error`, unless the ranks' shared store already holds an
+  // error.
   void fail(const Error& error);
-  // Tells the other ranks that this rank no longer needs the board.
+  // Tells the other ranks that this rank no longer needs the ranks' shared store (board).
   void leave();
-  // Returns whether every other rank has left or the board is gone.
+  // Returns whether every other rank has left or the ranks' shared store (board) is gone.
   bool others_left();
 
  private:

@@ -50,15 +50,15 @@ class LongWait {
   LongWait(const RankHooks& hooks, const Clock& clock) : hooks_(hooks), clock_(clock), begin_(clock.seconds()) {}
 
   double seconds() const { return clock_.seconds() - begin_; }
-  // Must be called repeatedly while this rank waits for `what`. Throws if the rank should stop waiting. kNetwork means
-  // that the caller may try again.
+  // Must be called repeatedly while this rank waits for `what`. Throws Error(kNetwork), the kind that means "try
+  // again", if a signal asks this process to stop. Also throws what the caller's hook throws.
   void look(const std::string& what) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while " + what + ": " + hooks_.next);
     if (hooks_.look) hooks_.look();
     if (seconds() >= hooks_.wait_seconds) tell(what);
   }
-  // Calls f(), which blocks, so that look() cannot be called meanwhile. If f() has not returned after join_seconds,
-  // on_lost ends the process.
+  // Calls f(), which blocks, so that this rank cannot check meanwhile whether it should stop waiting. If f() has not
+  // returned after join_seconds, on_lost ends the process.
   template <class F>
   auto during(const std::string& what, const F& f) {
     const std::jthread timer([&](const std::stop_token& done) {
@@ -134,7 +134,8 @@ std::string announce(const Store& store, const Launch& launch) {
   return name;
 }
 
-// Waits until every rank has announced itself. After a rank has announced itself, the watch expects its heartbeat.
+// Waits until every rank has announced itself in the ranks' shared store. From then on `watch` expects a rank's
+// heartbeat.
 void meet_all(const Store& store, const Launch& launch, double join_seconds, LongWait& wait, RankWatch& watch) {
   const double begin = wait.seconds();
   for (int rank = 0; rank < launch.ranks;) {
@@ -207,7 +208,7 @@ struct Ranks::Group {
   Store server, store;               // `store` is `server` with a key prefix; the watch connects separately
   Backend control;                   // for collectives between CPUs
   Backend data;                      // for collectives between the devices
-  std::shared_ptr<RankWatch> watch;  // a team (Ranks::team()) uses the watch of all ranks
+  std::shared_ptr<RankWatch> watch;  // watches for lost ranks; a team (Ranks::team()) uses the watch of all ranks
   std::unique_ptr<Ranks> team;
   bool failed = false;
 
@@ -280,7 +281,8 @@ Ranks::Ranks(const Launch& launch, const RankHooks& hooks, const Clock& clock)
   Group& g = *group_;
   LongWait wait(hooks, clock);
   g.server = open_store(launch, hooks.join_seconds, wait);
-  // torchrun's agent keeps its store when it restarts the ranks, so the keys of each start need their own prefix.
+  // torchrun's agent keeps the ranks' key-value store when it restarts the ranks, so the keys of each start need their
+  // own prefix.
   const std::string prefix = "specdec/" + std::to_string(launch.restarts);
   g.store = c10::make_intrusive<c10d::PrefixStore>(prefix, g.server);
   WatchOptions options;
@@ -454,7 +456,7 @@ void Ranks::fail(const Error& error) const {
   group_->watch->leave();
   group_->close();
   if (!is_first() || group_->launch.agent_store) return;
-  // The store ends with this process, so this process gives the other ranks time to read the error.
+  // The ranks' shared store ends with this process, so this process gives the other ranks time to read the error.
   const double begin = group_->clock.seconds();
   while (!group_->watch->others_left() && group_->clock.seconds() - begin < kLeaveSeconds / 2)
     std::this_thread::sleep_for(kLook);

@@ -43,7 +43,7 @@ struct RankHooks {
 // ended another rank. With a single process they do nothing.
 class Ranks {
  public:
-  Ranks();  // a single process
+  Ranks();  // a run of a single process
   // Joins the other ranks, and makes the process ignore SIGPIPE. Throws Error(kNetwork) if some ranks do not appear in
   // time, Error(kConfig) if two processes claim the same rank.
   Ranks(const Launch& launch, const RankHooks& hooks, const Clock& clock);

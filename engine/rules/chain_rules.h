@@ -30,8 +30,8 @@ SPECDEC_DEVICE_CODE Verdict verify_token(Team& team, Rows& rows) {
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE Verdict verify_block(Team& team, Rows& rows) {
   const int k = rows.count();
-  // number(2i) holds r_i, the probability that the first i tokens are all kept; number(2i + 1) holds h_i, the
-  // acceptance threshold of the block rule.
+  // The workspace number() holds two probabilities per prefix of i tokens. number(2i) is r_i, that all i tokens are
+  // accepted. number(2i + 1) is h_i, that they are accepted if no longer prefix is.
   team.once([&] { rows.number(0) = rows.number(1) = 1.0; });
   for (int i = 1; i <= k; ++i) {
     const float *p = rows.p(i - 1), *q = rows.q(i - 1);
@@ -47,8 +47,8 @@ SPECDEC_DEVICE_CODE Verdict verify_block(Team& team, Rows& rows) {
     }
     team.once([&] { rows.number(2 * i) = r, rows.number(2 * i + 1) = h; });
   }
-  // The rule keeps tau = max{i : u_i <= h_i} tokens, with independent uniform u_i, so the search starts at the last
-  // token.
+  // The rule accepts the longest prefix of tau tokens with u_tau <= h_tau, where the u_i are independent and uniform.
+  // So the loop tries the longest prefix first and stops at the first success.
   int tau = k;
   while (tau > 0 && !team.accept(Purpose::kAccept, rows.number(2 * tau + 1))) --tau;
   if (tau == k) return {k, team.draw(Purpose::kTarget, rows.vocab(), rows.p(k)), k - 1};

@@ -30,7 +30,7 @@ struct StopLimits {
   double floor;    // if above 0: stop below this confidence, and ignore the other limits
   double overlap;  // expected acceptance probability at the next position
   double shared;   // cost of the next draft pass for the whole batch, shared by the sequences that still draft
-  double own;      // cost of verifying one more token
+  double own;      // cost of verifying one more token; 0 if the target pass has a fixed number of rows
 };
 
 // Returns whether drafting stops after `count` tokens. confidence(i) is the draft's confidence in token i, and

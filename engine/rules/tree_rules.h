@@ -6,7 +6,8 @@
 
 namespace specdec::rules {
 
-// Returns the first child of `node` (−1 stands for the text) whose index is at least `from`, or −1.
+// Returns the index of the first child of `node` at or after index `from`, or −1 if there is none. As an argument, −1
+// means the text before the draft.
 template <class Rows>
 SPECDEC_DEVICE_CODE int next_child(const Rows& rows, int node, int from = 0) {
   for (int i = from > node + 1 ? from : node + 1; i < rows.count(); ++i)
@@ -69,7 +70,7 @@ SPECDEC_DEVICE_CODE Verdict verify_recursive(Team& team, Rows& rows) {
 }
 
 // The traversal rule removes rejected leaves from the tree one by one. number(i) is r, the probability of accepting the
-// path to node i − 1, and flags(i) is the state of that node (bits below).
+// path to node i − 1. flags(i) is the state of that node, a sum of the values of the enum below.
 namespace traversal {
 
 enum : int { kAlive = 1, kReduced = 2, kTouched = 4 };
@@ -81,7 +82,8 @@ SPECDEC_DEVICE_CODE int alive_child(Rows& rows, int node, int from = 0) {
   return child;
 }
 
-// Recomputes r of all descendants of `node`. Parents have lower indices than their children.
+// Recomputes r, the probability of accepting the path to a node, for all descendants of `node`. Parents have lower
+// indices than their children.
 template <class Team, class Rows>
 SPECDEC_DEVICE_CODE void weigh(Team& team, Rows& rows, int node) {
   team.once([&] {

@@ -112,7 +112,7 @@ std::string test_prepare_heads(const TestDevice& device, const Heads& s) {
   return {};
 }
 
-// A sequence in device memory, with its rows that take part in a pass.
+// A sequence in device memory, with its rows in a pass of paged_attention().
 struct PagedText {
   size_t length;
   Mask mask;
@@ -148,7 +148,8 @@ std::string test_attention(const TestDevice& device, const PagedShape& shape, co
   layer.q = q.data(), layer.k = k.data(), layer.v = v.data(), layer.out = out.data();
   finish(device, device.library.paged_attention(shape.dtype, device.index, &pass, &layer));
   work.read();  // throws if the kernel wrote outside the array
-  // The tolerance is twice the error of exact arithmetic, because the device's exponential is not exact.
+  // The tolerance is twice the rounding error of otherwise exact arithmetic, because the device's exponential is not
+  // exact.
   return difference(shape.dtype, out.read(), expected_attention(parts),
                     {.steps = 0, .share = 1, .absolute = 2 * attention_error(shape.dtype)});
 }

@@ -22,7 +22,7 @@ SamplingOptions options_of(const kernels::SampleRow& row) {
   return options;
 }
 
-// Adds a random sequence and its rows to the level.
+// Adds a random sequence and its rows to the level (the draft() call of one depth).
 void add_sequence(DraftLevel& to, PhiloxStream& random, uint64_t number) {
   static const std::vector<std::vector<int>> kTrees = {{}, {}, {1, 3, 2}, {3, 2, 2}, {8, 1, 1}, {2, 1, 3}};
   static const std::array<SamplingOptions, 6> kOptions = {{{.temperature = 0},

@@ -14,13 +14,13 @@ struct DraftLevel {
   std::vector<kernels::DraftRow> rows;
   std::vector<float> logits;  // [rows, vocab]
   size_t vocab = 0;
-  std::vector<kernels::VerifyNode> nodes;      // with the tokens of earlier levels
+  std::vector<kernels::VerifyNode> nodes;      // all nodes; only those of earlier levels have tokens
   std::vector<float> confidences;              // confidence of each node
   std::vector<rules::AcceptanceTable> tables;  // one per sequence
   std::vector<int32_t> sequence_of;            // sequence of each row; −1 − sequence if drafting never stops early
-  std::vector<int32_t> going;                  // one per sequence
-  int32_t drafting = 0;                        // number of sequences that take part in the pass
-  bool last = false;                           // whether this is the last pass of the round
+  std::vector<int32_t> going;                  // one per sequence: nonzero while it continues to draft
+  int32_t drafting = 0;                        // number of sequences in the draft pass
+  bool last = false;                           // whether this is the last draft pass before verification
   bool needs_samples() const;
 
   // The expected results of the level: the nodes' tokens and confidences, which sequences still draft, and their

@@ -14,21 +14,6 @@ void check(const TestDevice& device, int32_t code, const std::string& what) {
                               device.library.error_text(code));
 }
 
-Json to_json(const GpuCheck& gpu) {
-  Json faults = Json::array();
-  for (const KernelFault& f : gpu.tested.faults)
-    faults.push_back({{"kernel", f.kernel}, {"shape", f.shape}, {"what", f.what}});
-  return {{"index", gpu.index},
-          {"name", std::string(gpu.device.name)},
-          {"compute_capability", std::to_string(gpu.device.major) + "." + std::to_string(gpu.device.minor)},
-          {"free_bytes", gpu.free_bytes},
-          {"total_bytes", gpu.total_bytes},
-          {"copy_bytes_per_second", gpu.copy_bytes_per_second},
-          {"cases", gpu.tested.cases},
-          {"seconds", gpu.seconds},
-          {"faults", faults}};
-}
-
 }  // namespace
 
 double copy_bandwidth(const TestDevice& device, int64_t free_bytes, const Clock& clock) {
@@ -52,13 +37,18 @@ double copy_bandwidth(const TestDevice& device, int64_t free_bytes, const Clock&
 GpuCheck check_gpu(const TestDevice& device, Extent extent, const Clock& clock) {
   GpuCheck out;
   out.index = device.index;
-  check(device, device.library.describe(device.index, &out.device), "asking for its name");
+  kernels::CudaDevice described = {};
+  check(device, device.library.describe(device.index, &described), "asking for its name");
+  out.name = described.name;
+  out.compute_capability = std::to_string(described.major) + "." + std::to_string(described.minor);
   check(device, device.library.memory(device.index, &out.free_bytes, &out.total_bytes), "asking for its memory");
   out.copy_bytes_per_second = copy_bandwidth(device, out.free_bytes, clock);
   const std::vector<KernelCase> cases = kernel_cases(extent);
   const double start = clock.seconds();
-  out.tested = test_kernels(device, cases);
+  SelfTestResult tested = test_kernels(device, cases);
   out.seconds = clock.seconds() - start;
+  out.cases = tested.cases;
+  out.faults = std::move(tested.faults);
   return out;
 }
 
@@ -71,12 +61,6 @@ GpuChecks check_gpus(const Clock& clock) {
     out.gpus.push_back(check_gpu({kernels::cuda_library(), index, *memory}, Extent::kUsual, clock));
   }
   return out;
-}
-
-Json to_json(const GpuChecks& checks) {
-  Json gpus = Json::array();
-  for (const GpuCheck& gpu : checks.gpus) gpus.push_back(to_json(gpu));
-  return {{"gpus", gpus}, {"none", checks.none}};
 }
 
 }  // namespace specdec::self_test

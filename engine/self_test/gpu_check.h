@@ -9,19 +9,10 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/json.h"
 #include "engine/self_test/self_test.h"
 
 namespace specdec::self_test {
 
-struct GpuCheck {
-  int32_t index = 0;  // as in --device cuda:<index>
-  kernels::CudaDevice device = {};
-  int64_t free_bytes = 0, total_bytes = 0;
-  double copy_bytes_per_second = 0;  // of a copy within the device; counts bytes read and bytes written
-  SelfTestResult tested;
-  double seconds = 0;  // duration of the self-test
-};
 // Runs the check of one GPU. Throws Error(kDevice) if the device cannot be queried or has too little memory left for
 // the check, and DeviceLost if CUDA can no longer be used.
 GpuCheck check_gpu(const TestDevice& device, Extent extent, const Clock& clock);
@@ -33,15 +24,7 @@ double copy_bandwidth(const TestDevice& device, int64_t free_bytes, const Clock&
 // Returns an object that allocates memory with LibTorch on GPU `device` or, for tests, on the host (device -1).
 std::unique_ptr<TestMemory> make_test_memory(int32_t device);
 
-struct GpuChecks {
-  std::vector<GpuCheck> gpus;
-  std::string none;  // the reason why there are no GPUs; empty if there are some
-};
 // Checks all devices that CUDA shows to this process.
 GpuChecks check_gpus(const Clock& clock);
-
-// Returns {gpus: [{index, name, compute_capability, free_bytes, total_bytes, copy_bytes_per_second, cases, seconds,
-// faults: [{kernel, shape, what}]}], none}.
-Json to_json(const GpuChecks& checks);
 
 }  // namespace specdec::self_test

@@ -198,7 +198,7 @@ inline PackedMatrix group_quantised_matrix(kernels::Packing packing, size_t n, s
         codes[units * unit_bytes * outputs + 4 * at + b] = static_cast<uint8_t>(word >> (8 * b));
       for (size_t i = g * group; i < std::min(k, (g + 1) * group); ++i) {
         auto code = static_cast<uint8_t>(drawn(9, o, i % period) * (four ? 16 : 256));
-        if (e4m3 && (code & 127) == 127) code = 0;  // NaN
+        if (e4m3 && (code & 127) == 127) code = 0;  // replaces NaN
         const size_t t = i % 8, lane = at / 4 * 4 + i % kUnit / 8,
                      number =
                          (i % group / kUnit * unit_bytes + t / 4 * (four ? 0 : 16)) * outputs + 16 * lane + at % 4 * 4;

@@ -39,7 +39,7 @@ struct Product {
   End end;
   size_t rows, n, k;
   bool bias;
-  bool wide = false;  // by the library's product for many rows
+  bool wide = false;  // whether wide_product computes the product instead of rows_product
   std::string name() const {
     return self_test::name_of(dtype) + name_of(packing) + (wide ? " by cuBLASLt " : " ") + std::to_string(rows) +
            " rows, " + std::to_string(k) + " -> " + std::to_string(n) +
@@ -166,7 +166,8 @@ void add(Cases& cases, Packing packing, End end, const std::vector<Size>& sizes)
     }
 }
 
-// Products of more rows than rows_product() computes as fast. k and n have the alignment of real models.
+// Adds products of many rows, which wide_product computes faster than rows_product. k and n have the alignment of real
+// models.
 void add_wide(Cases& cases, const std::vector<Size>& sizes) {
   for (const CudaDtype dtype : kHalves)
     for (const End end : {End::kPlain, End::kResidual})

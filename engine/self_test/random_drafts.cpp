@@ -121,7 +121,7 @@ void VerifyArrays::add(const decode::VerifyInput& input, VerifyRule rule, uint64
         row = nodes[static_cast<size_t>(task.first) + j].q_row;
         break;
       }
-    // Only the first child of a node has a score.
+    // Overlap and ratio are computed only for the first child of a node; its siblings get −1.
     nodes.push_back({input.drafted[i], parent, row, row == next ? task.p_row + parent + 1 : -1});
     if (!input.q.empty() && row == next) q.insert(q.end(), input.q[i].begin(), input.q[i].end());
   }

@@ -25,7 +25,7 @@ SelfTestResult test_kernels(const TestDevice& device, const std::vector<KernelCa
     } catch (const Error& e) {
       wrong = e.what();
     } catch (const DeviceLost& lost) {
-      throw DeviceLost(KernelFault{one.kernel, one.shape, lost.what()}.text());
+      throw DeviceLost(GpuFault{one.kernel, one.shape, lost.what()}.text());
     }
     device.memory.clear();
     if (!wrong.empty()) result.faults.push_back({one.kernel, one.shape, wrong});

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/schema/gpu_check.h"
 #include "engine/self_test/test_device.h"
 
 namespace specdec::self_test {
@@ -17,7 +18,7 @@ namespace specdec::self_test {
 enum class Extent { kFew, kUsual, kMany };
 
 struct KernelCase {
-  std::string kernel;  // its name in CudaLibrary
+  std::string kernel;  // the kernel's name in CudaLibrary
   std::string shape;   // description of the problem, for people
   // Returns a description of what is wrong with the results, or an empty text if they are right. Throws Error(kDevice)
   // if the kernel cannot be run, and DeviceLost if the device can no longer be used.
@@ -25,13 +26,9 @@ struct KernelCase {
 };
 std::vector<KernelCase> kernel_cases(Extent extent);
 
-struct KernelFault {
-  std::string kernel, shape, what;
-  std::string text() const { return kernel + ", " + shape + ": " + what; }
-};
 struct SelfTestResult {
   int64_t cases = 0;
-  std::vector<KernelFault> faults;
+  std::vector<GpuFault> faults;
 };
 // Runs the cases one after the other. Throws DeviceLost, with the name of the kernel, if the device can no longer be
 // used.

@@ -50,7 +50,7 @@ inline Values silu_mul(CudaDtype dtype, const Values& gate, const Values& up) {
   return out;
 }
 
-// table [·, n]; the result is [ids, n]
+// Shapes: table [·, n], result [ids, n].
 inline Values gather_rows(const Values& table, const std::vector<int32_t>& ids, size_t n) {
   Values out;
   for (const int32_t id : ids)
@@ -58,7 +58,7 @@ inline Values gather_rows(const Values& table, const std::vector<int32_t>& ids, 
   return out;
 }
 
-// x [rows, heads, d]; cos, sin [rows, d / 2]
+// Shapes: x [rows, heads, d]; cos, sin [rows, d / 2].
 inline Values rope(CudaDtype dtype, const Values& x, const Values& cos, const Values& sin, size_t d) {
   const size_t half = d / 2, rows = cos.size() / half, heads = x.size() / (rows * d);
   const auto times = [&](double a, double b) { return rounded(dtype, a * rounded(dtype, b)); };
@@ -72,7 +72,7 @@ inline Values rope(CudaDtype dtype, const Values& x, const Values& cos, const Va
   return out;
 }
 
-// x [rows, k], weight [n, k], bias [n] or empty
+// Shapes: x [rows, k], weight [n, k], bias [n] or empty.
 inline Values linear(CudaDtype dtype, const Values& x, const Values& weight, const Values& bias, size_t k) {
   const size_t rows = x.size() / k, n = weight.size() / k;
   Values out(rows * n);

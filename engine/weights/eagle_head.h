@@ -57,8 +57,9 @@ EagleHead new_eagle_head(const Decoder& target, std::vector<int32_t> draft_vocab
 // or uninitialised if the widths differ.
 EagleHead empty_eagle_head(const EagleConfig& config, const Decoder& target, at::ScalarType dtype);
 
-// Write model.safetensors and config.json into an existing directory (fsynced): save_eagle_head() in the plain layout,
-// save_as_speculators() in that of the speculators library. The embedding is left out if it is the target's.
+// Both functions write model.safetensors and config.json into an existing directory (fsynced): save_eagle_head() in the
+// plain layout, save_as_speculators() in that of the speculators library. The embedding is left out if it is the
+// target's.
 void save_eagle_head(const EagleHead& head, const std::filesystem::path& directory);
 void save_as_speculators(const EagleHead& head, const Verifier& verifier, const std::filesystem::path& directory);
 

@@ -30,7 +30,7 @@ struct LayerWeights {
   at::Tensor input_norm;  // [E]
   at::Tensor q, k, v;     // [H·D, E], [G·D, E], [G·D, E]
   at::Tensor q_bias, k_bias, v_bias, o_bias;
-  at::Tensor q_norm, k_norm;                              // [D] each, or [H·D] and [G·D]
+  at::Tensor q_norm, k_norm;                              // QkNorm::kHead: [D] each; kProjection: [H·D] and [G·D]
   at::Tensor o;                                           // [E, H·D]
   at::Tensor attention_out_norm, mlp_norm, mlp_out_norm;  // [E]
   at::Tensor gate, up;                                    // [I, E]
@@ -91,8 +91,8 @@ struct Decoder {
   // The ranks that hold the decoder together with this one; null: this process holds the whole decoder.
   std::shared_ptr<const ShardGroup> group = nullptr;
   int64_t key_copies = 1;  // the number of ranks that keep the same kv head: key_copies()
-  // true: on a GPU, the bits of a token's logits do not depend on the number of tokens in a decoding pass. false: they
-  // may, in passes of more than kernels::kMostNarrowRows tokens, which are then faster.
+  // If true, on a GPU the bits of a token's logits never depend on the number of tokens in a decoding pass. If false,
+  // they may depend on it in passes of more than kernels::kMostNarrowRows tokens, which are then faster.
   bool exact = false;
   // For tests: kernels with which a pass on the CPU follows the code path of a GPU. Null: the kernels of the weights'
   // device.
@@ -104,12 +104,12 @@ struct Decoder {
 // dtype.
 inline constexpr at::ScalarType kAsStored = at::kByte;
 
-// Reads config.json and *.safetensors. Weights are converted to `dtype` (resolve_dtype()). Quantised matrices are
-// dequantised (quantised_reader.h), except with kAsStored; a decoder with quantised matrices keeps config.quantisation
-// and can be neither trained nor saved. With kChar, the matrices of products are quantised to int8
-// (kernels::quantise_int8), including lm_head even if it is tied; everything else and the caches have side_dtype(). An
-// int8 decoder can be neither trained nor saved. Throws Error(kModel) for missing, unknown or wrongly shaped tensors
-// (rotary inv_freq buffers and a tied lm_head.weight are ignored).
+// Reads config.json and *.safetensors, dequantises quantised matrices (quantised_reader.h), and converts the weights to
+// `dtype` (resolve_dtype()). Two dtypes are special. kChar: the matrices of products are quantised to int8
+// (kernels::quantise_int8), including lm_head even if it is tied. kAsStored: matrices that the checkpoint stores
+// quantised stay quantised. In both cases, everything else and the caches have side_dtype(). A decoder with int8 or
+// quantised matrices can be neither trained nor saved. Throws Error(kModel) for missing, unknown or wrongly shaped
+// tensors; rotary inv_freq buffers and a tied lm_head.weight are ignored.
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // Reads this rank's share of a decoder, as load_decoder() reads a whole one, but does not support kAsStored. If a
 // matrix is divided by rows, reads only this rank's rows. Quantised matrices are read whole, one at a time. Throws what

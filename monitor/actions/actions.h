@@ -54,8 +54,8 @@ void write_down(const Enable& enable, ActionWriter& writer);
 void write_down(const RestartDetectors& restart, ActionWriter& writer);
 void write_down_all(const std::vector<Action>& actions, ActionWriter& writer);
 
-// Resets the detectors, the charts and the verdict, but not the positions in record files. Adds a row with the verdict
-// `why` to the history.
+// Resets the drift detectors, the counter charts and the verdict, but not the positions in record files. Adds a row
+// with the verdict `why` to the history.
 void restart_detectors(State& state, const std::string& package, const std::string& why, int64_t now);
 
 // ---- Running actions.
@@ -71,7 +71,7 @@ struct ActionOutcome {
   int code = 0;                               // exit code or HTTP status
   std::string text = {};                      // one line about the attempt
   std::optional<Occurrence> occurrence = {};  // event for the state machine; empty = the action caused none
-  std::string waiting = {};                   // the reason if `occurrence` is empty; "" = nothing to report
+  std::string waiting = {};                   // why `occurrence` is empty; "" = nothing to report
   bool moved_channel = false;                 // the package's channel now names another package
   bool is_impossible = false;                 // the channel's move failed because a package is damaged or missing
   std::string rejected = {};                  // digest of a package that must never be tried again, "" = none
@@ -116,8 +116,9 @@ void write_down_all_clear(ActionWriter& writer);
 // result.
 Json renew_alert(const LoopContext& context);
 
-// The kind of the action that runs the command of --on-drift. It belongs to no transition, and runs before all other
-// actions. The command runs once for an alarm; if its exit code is not 0, later checks repeat it while the alarm lasts.
+// The kind of the action that runs the command of --on-drift. Such an action belongs to no transition, and runs before
+// all other actions. The command runs once for an alarm; if its exit code is not 0, later checks repeat it while the
+// alarm lasts.
 inline constexpr const char* kOnDrift = "command";
 void write_down_on_drift(Transaction& transaction, const std::string& alarm_key, const Json& environment, int64_t now);
 // Runs the command of --on-drift if the alarm needs it. Returns the field "trigger" of the check's result; null without

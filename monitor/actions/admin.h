@@ -43,10 +43,11 @@ std::string draft_id_of(const Json& status, const char* which);
 struct Trial {
   std::string decision, text;
 };
-// Decides how a trial ends: "worse" if the candidate's acceptance is certainly below `floor`; otherwise "better" if the
-// lower end of the interval of the paired difference is above −margin, and "worse" if the upper end is below 0. In all
-// other cases the decision is "", which means to wait. The server's interval stays valid however often it is looked at
-// (a betting confidence sequence over conversations, on (1 + difference) / 2).
+// Decides how a trial ends, by the first of these rules that applies. "worse": the upper end of the interval of the
+// candidate's acceptance is below `floor`. "better": the lower end of the interval of the paired difference (candidate
+// minus serving draft) is above −margin. "worse": the upper end of this interval is below 0. "" if no rule applies: the
+// trial goes on. The server's intervals stay valid however often they are read (betting confidence sequences over
+// conversations; the difference is tested as (1 + difference) / 2).
 Trial judge_trial(const Json& paired, double margin, double floor);
 
 }  // namespace specdec::monitor

@@ -13,7 +13,7 @@ namespace specdec::monitor {
 
 struct Posted {
   bool ok = false;
-  int status = 0;    // 0 = no reply
+  int status = 0;    // HTTP status; 0 = no reply
   std::string text;  // one line with the status and the number of attempts
 };
 // POSTs JSON without following redirects, in up to three attempts of 10 s with back-off. With a secret, the header
@@ -29,9 +29,10 @@ SecretUrl alerts_url(const SecretUrl& alertmanager);
 Json alert_json(const std::string& package, const std::string& state, const std::string& reason, int64_t starts,
                 int64_t ends);
 
-// Updates Memory::alerts from an Alertmanager webhook (version 4, at most 1 MiB and 1,000 alerts). Adds a firing group
-// under its groupKey and first start time, and removes a resolved group. The value of an answered alert is "", and
-// stays "" if the alert arrives again. Throws Error(kData).
+// Updates `alerts` (Memory::alerts) from `text`, a webhook message of Alertmanager (version 4, at most 1 MiB and 1,000
+// alerts). A group of alerts that fires is added under the key groupKey + first start time; a resolved group is
+// removed. If the loop has reacted to a group, its text is "", and stays "" when the group arrives again. Throws
+// Error(kData).
 void take_alert(const std::string& text, const std::string& where, std::map<std::string, std::string>& alerts);
 // Returns the text of an alert that is not answered yet, or null if there is none.
 const std::string* firing(const std::map<std::string, std::string>& alerts);

@@ -1,5 +1,6 @@
-// Runs probes. A paired probe compares acceptance on the canary set with the baseline, and confirms or refutes an
-// alarm. While speculation is off, a speed probe measures whether speculation would pay again.
+// Runs probes. A paired probe measures acceptance on fixed requests (the canary set), compares it request by request
+// with the baseline, and confirms or refutes an alarm. While speculation is off, a speed probe measures whether
+// speculation would pay again.
 
 #include "base/error.h"
 #include "base/file.h"
@@ -14,7 +15,8 @@ namespace {
 
 constexpr int64_t kEnoughPaired = 30;  // a paired probe with fewer requests decides nothing
 
-// The built-in probe keeps its files in the same folder as the children's outcomes.
+// Returns the path of a file of the built-in probe. The file lies in the folder that has the exit codes of the
+// commands.
 std::string path_of(const ActionContext& context, const char* name) {
   return absolute_path(context.children.folder()) + "/" + name;
 }
@@ -61,9 +63,9 @@ void take_speed(const Json& result, ActionOutcome& outcome) {
   if (low > 1) outcome.occurrence = Occurrence{Event::kWorth, outcome.text, {{"speed", measured}, {"seed", 0}}};
 }
 
-// Reads the interval of the paired drop of acceptance. Refutes the alarm if the whole interval is below --min-loss;
-// confirms the alarm if the interval is above 0 and reaches --min-loss. Decides nothing on fewer than kEnoughPaired
-// requests.
+// Reads the interval of the drop of acceptance, which is measured on the same requests before and now (paired). Refutes
+// the alarm if the whole interval is below --min-loss; confirms the alarm if the interval is above 0 and reaches
+// --min-loss. Decides nothing on fewer than kEnoughPaired requests.
 void take_acceptance(const Json& result, double min_loss, ActionOutcome& outcome) {
   const Json& paired = json_object(result, "baseline", 16, kWhere, ErrorKind::kData);
   const Json& ci = json_array(paired, "ci", 2, kWhere, ErrorKind::kData);

@@ -16,8 +16,9 @@ struct Answer {
   std::string waiting = {};                   // why there is no event, "" = nothing to report
 };
 
-// The package in the candidate channel, if it may be tried: it fits the served target, passed its gate (or
-// --allow-failed is given) and was never tried. Otherwise the reason why not.
+// The result of looking for a package to try. `package` is set if the package in the candidate channel may be tried: it
+// fits the served target, passed its gate (or --allow-failed is given) and was never tried. Otherwise `waiting` has the
+// reason.
 struct Untried {
   std::optional<ResolvedPackage> package = {};
   std::string waiting = {};  // why the package in the channel is not tried, "" = nothing to report

@@ -21,8 +21,9 @@ std::vector<std::string> redistil_command(const CheckOptions& options) {
   return {options.program, "loop", "run", absolute_path(p.loop)};
 }
 
-// Looks for the new package of a redistillation that succeeded: a candidate, or another package in the package's own
-// channel. With a Kubernetes Job a missing package is not a failure, because the Job makes the package later.
+// Looks for the new package of a redistillation that succeeded: a package in the candidate channel, or a new package in
+// the channel of the served package. With a Kubernetes Job a missing package is not a failure, because the Job makes
+// the package later.
 std::optional<Occurrence> find_package(const LoopContext& context, bool is_job, ActionOutcome& outcome) {
   const CheckOptions& options = context.options;
   if (!options.policy.candidate.empty()) {

@@ -24,7 +24,7 @@ void watch_endpoint(const CheckOptions& options, const Remembered& remembered, c
   facts.target = facts.local = bound;
   if (!facts.target_check.stale.empty())
     facts.local.id = facts.target.id = sha256_hex("another target than " + bound.id + " at " + options.target);
-  // A probe runs a copy of the target. The endpoint gives no copy, so the package's copy is used.
+  // A probe runs a copy of the target. An endpoint gives no files, so the copy in the package is used.
   if (!options.policy.canary.empty()) facts.served = packaged_target(facts.package, options.package);
 }
 

@@ -39,9 +39,9 @@ struct Facts {
   // Sets the target that judge_served() found by evidence of kind `by`; id "" means that it found no target but
   // `local`.
   void found(const std::string& id, Witness by);
-  // `bound` is the target of a draft. Returns the parts of its fingerprint in which the served target differs, "" =
-  // none. If an endpoint serves an unknown target, a draft bound to the package's own target does not fit, and any
-  // other draft may fit.
+  // `bound` is the fingerprint of the target that a draft is bound to. Returns the parts of `bound` in which the served
+  // target differs, "" = none. If an endpoint serves an unknown target, a draft bound to the package's own target does
+  // not fit, and any other draft may fit.
   std::string misfit(const Fingerprint& bound) const;
 };
 

@@ -1,5 +1,5 @@
-// `monitor check --full` compares every byte of a local target's weights (tier 4), while the fingerprint only samples
-// large tensors. The files are read again only if they have changed.
+// `monitor check --full` compares every byte of a local target's weights, while the fingerprint only samples large
+// tensors. The files are read again only if they have changed.
 #pragma once
 
 #include <filesystem>

@@ -23,7 +23,7 @@ struct CheckOptions {
   std::string model;  // selects the counters' model_name if a page has several
   // File written by `monitor baseline`; "" = use the roll-outs in the package's validation report.
   std::string baseline;
-  double requests_per_day = 0;  // 0 = unknown; the alarm level is then 1e6
+  double requests_per_day = 0;  // 0 = unknown; an alarm is then raised at an e-value of 1e6
   double false_alarm_every_days = 365;
   std::string on_drift;           // command run by /bin/sh -c for each alarm, at each check until it exits with 0
   std::string fail_on = "drift";  // the mildest verdict that gives a failure exit code: warn | drift | stale

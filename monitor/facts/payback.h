@@ -21,8 +21,8 @@ double speedup_at(const ValidationReport& report, double change);
 
 struct Payback {
   bool pays = false;
-  double gain_gpu_hours = 0;  // within the horizon
-  std::string text;           // one line
+  double gain_gpu_hours = 0;  // GPU hours saved within the horizon
+  std::string text;           // the result in one line, for the user
 };
 // Compares what a redistillation saves with what it costs. If Policy::gpu_hours is 0, the user has stated no cost, and
 // the result is that it pays. Pass `speedup_now` = 1 for a draft that no longer fits the target.

@@ -11,7 +11,7 @@ namespace specdec::monitor {
 
 struct Policy {
   // Options for confirming an alarm:
-  std::string canary;           // data directory of the canary set for the paired probe
+  std::string canary;           // data directory of fixed requests with which a probe measures acceptance
   std::string probe;            // a command instead of `canary`; prints what `validate --json --baseline` prints
   bool alarm_confirms = false;  // --confirm alarm: an alarm counts as confirmed without a probe
   double min_loss = 0.02;       // the smallest drop of acceptance that matters
@@ -30,10 +30,10 @@ struct Policy {
   bool allow_failed = false;  // also tries packages that were made with --allow-failed
   std::string admin;          // the server's admin listener: http(s)://… or unix:PATH
   Secret admin_key;
-  // In a canary: the share of conversations on which the candidate is scored, and the share that it serves; both in [0,
-  // 1].
+  // While a candidate is on trial (canary): the share of conversations on which it is scored, and the share that it
+  // serves; both in [0, 1].
   double score = 0.2, serve = 0;
-  double margin = 0.01;  // how much lower the candidate's acceptance may be
+  double margin = 0.01;  // the candidate's acceptance may be lower than the serving draft's by this much
   double bake_hours = 24, canary_days = 7;
   // Options for turning speculation off and on:
   std::string disable, enable;  // the user's shell commands

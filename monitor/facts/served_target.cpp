@@ -18,8 +18,8 @@ constexpr std::array<const char*, 5> kWitnesses = {"copy", "directory", "bytes",
 
 std::string brief(const std::string& target) { return target.substr(0, kShown); }
 
-// The package's target is called stale if a witness of kind `finder` saw that another target is served. Returns whether
-// this ends when a witness of kind `sees_bound` sees the package's target again.
+// Evidence of kind `finder` showed a served target other than the package's, which is since called stale. Returns
+// whether that ends when evidence of kind `sees_bound` shows the package's target again.
 bool ends(Witness finder, Witness sees_bound) {
   if (sees_bound == finder) return true;
   // The fingerprint that a server states only samples the weights, so it does not overrule a comparison of all bytes.
@@ -33,7 +33,8 @@ struct Other {
   int64_t time;
 };
 
-// The evidence of one check: which witnesses saw another target, and which saw the bound target (the package's).
+// The evidence of one check: which kinds of evidence (witnesses) showed another target, and which showed the bound
+// target (the package's).
 struct Testimony {
   std::vector<Other> others;
   std::vector<Witness> bound;
@@ -55,8 +56,8 @@ std::string another(const std::string& who, const std::string& target, const std
 }
 
 // Evaluates the newest consecutive records that name the same target. If records of another target precede them, the
-// fleet either switched targets or alternates between them. Records are ignored if every server that names a target
-// names the bound target: they then come from an earlier state of the fleet, or from servers that were not queried.
+// servers either switched targets or alternate between them. Records are ignored if every server that names a target
+// names the bound target: the records then come from before a change, or from servers that were not queried.
 void hear_records(const Claims& claims, const std::vector<const Claims::Server*>& servers, const ServedMemory& memory,
                   const std::string& bound, int64_t now, Testimony& t) {
   const std::vector<NamedRecord>& all = claims.records.sorted();
@@ -73,8 +74,8 @@ void hear_records(const Claims& claims, const std::vector<const Claims::Server*>
   const auto run = static_cast<size_t>(other - all.rbegin());
   const auto since = static_cast<size_t>(
       std::count_if(all.rbegin(), other, [&](const NamedRecord& r) { return r.time >= memory.stale_since; }));
-  // `foreign` is the newest target that records name other than the bound one. is_foreign() selects the fresh records
-  // of it.
+  // `foreign` is the target, other than the bound one, that the newest records name. is_foreign() selects the fresh
+  // records that name `foreign`.
   const std::string foreign = !same_target(newest, bound) ? newest : other != all.rend() ? other->target : "";
   const auto is_foreign = [&](const NamedRecord& r) { return is_fresh(r) && r.target == foreign; };
   const auto named = static_cast<size_t>(std::count_if(all.begin(), all.end(), is_foreign)),
@@ -103,8 +104,9 @@ void hear_records(const Claims& claims, const std::vector<const Claims::Server*>
     t.bound.push_back(Witness::kServer);
 }
 
-// Counts the replicas of all pages. Returns the servers whose statement counts: all that name a target, but if only few
-// replicas name another target, the servers with these replicas are left out.
+// Counts the replicas of all pages. Returns the servers whose statements about their target are used: all servers that
+// name a target. If only few replicas name another target than the bound one, the servers of these replicas are left
+// out.
 std::vector<const Claims::Server*> hear_pages(const Claims& claims, const std::string& bound, Testimony& t) {
   t.replicas = claims.unnamed;
   bool endpoint_says_another = false;
@@ -143,13 +145,13 @@ Testimony hear(const Sighting& sighting, const Claims& claims, const ServedMemor
   return t;
 }
 
-// Updates the memory for the package that is in the channel now. It may be another package, and it may be bound to the
-// target that was called stale.
+// Updates the memory for the package that is in the channel now. If the package has changed, the new one may be bound
+// to the target that was called stale.
 void take_package(ServedMemory& m, const std::string& package, const std::string& bound, int64_t now) {
   if (m.package != package) {
     m.former = m.package.empty() || same_target(m.bound, bound) ? "" : m.bound;
     m.package_since = now;
-    if (m.by == Witness::kBytes) m.stale.clear();  // the comparison of all bytes starts anew with another package
+    if (m.by == Witness::kBytes) m.stale.clear();  // the comparison of all bytes has a new reference for a new package
   }
   if (m.by != Witness::kBytes && same_target(m.stale, bound)) m.stale.clear();
   m.package = package;

@@ -1,6 +1,6 @@
 // Decides which target is served, from /metrics pages and records that name their target. The bound target is the one
-// for which the package's draft was validated. Any other served target is called stale, until a reliable witness
-// reports the bound target again or another package fits the served target.
+// for which the package's draft was validated. Any other served target is called stale, until reliable evidence shows
+// the bound target again or another package fits the served target.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ struct WatchedPair {
   std::string package, target;
 };
 
-// What servers and records name as their target, collected in one check.
+// The targets that servers and records name, collected in one check.
 struct Claims {
   struct Server {
     std::string source, target;
@@ -93,31 +93,31 @@ struct ServedVerdict {
   // Why a rolling update seems to be under way, so that the check ends with "try again" (exit 75); "" = none.
   std::string wait;
   std::string target;  // fingerprint of the other target
-  Json evidence;       // the result's "evidence.served"
+  Json evidence;       // for the field "evidence.served" of the check's result
   // Memory for the next check. Store memory.newest only together with the positions in the record files.
   ServedMemory memory;
 };
 
 inline constexpr int64_t kRollingPatienceSeconds = 86400;  // after this time a rolling update counts as another target
-inline constexpr size_t kEnoughNamed = 50;  // consecutive records that must name the bound target to end staleness
-// Fewer than kEnoughOther records, consecutive or among the newest, are not enough evidence of another target. The same
-// holds for fewer than 1 / kFewReplicas of the replicas.
+inline constexpr size_t kEnoughNamed = 50;  // consecutive records that must name the bound target to end an alarm
+// The least evidence of another target: kEnoughOther records that name it (consecutive, or among the newest records),
+// or 1 / kFewReplicas of the replicas. Less evidence is only reported as "pending".
 inline constexpr size_t kEnoughOther = 10;
 inline constexpr int64_t kFewReplicas = 8;
 
-// Judges which target is served. Another target is any but the bound one.
-// * If another target is named and no running server names the bound one, the target is stale at once. Pages must name
-// the other target for more than half of the replicas of all pages together; records must name it kEnoughOther times in
-// a row.
+// Judges which target is served: the bound target, for which the package's draft was made, or another one.
+// * Another target is called stale at once if enough evidence names it and no running server names the bound target.
+//   Enough are /metrics pages that name it for more than half of the replicas of all pages together, or kEnoughOther
+//   records in a row.
 // * If running servers name both targets, or up to half of the replicas name another one, a rolling update is under
-// way. The result is to wait for at most a day; after that the target is stale. The same holds if the package has
-// changed and the target of the previous package is still served.
+//   way. The result is to wait for at most a day; after that the other target is stale. The same holds if the package
+//   has changed and the target of the previous package is still served.
 // * If only few replicas or records name another target, the evidence reports it as "pending", without other effects.
 // * A stale target stays stale until evidence at least as strong names the bound target and no server names another
-// target, or until a package bound to the served target is in use.
+//   target, or until a package bound to the served target is in use.
 // Records show which target was served last: the target of the newest consecutive records. If records of another target
-// precede them, the fleet switched targets; if records of two targets alternate during the last day, the fleet is
-// mixed. Records are ignored in four cases:
+// precede them, the servers switched targets; if records of two targets alternate during the last day, some servers
+// have one target and some the other. Records are ignored in four cases:
 // * They are older than a day.
 // * The target was found stale, and since then fewer than kEnoughNamed records name the bound target.
 // * They show a switch, while servers name a target themselves.

@@ -22,7 +22,7 @@ constexpr size_t kPoolLooks = 4, kPoolTexts = 4;
 // much, which is within the detector's tolerance.
 constexpr double kSmallestDifference = 0.01;
 constexpr int kCanaryTokens = 64;
-constexpr uint64_t kSeed = 0x746172676574;  // "target"
+constexpr uint64_t kSeed = 0x746172676574;  // "target" in ASCII
 const char* const kPrompts[] = {"a", "I", "1", "{", "#", "T", "é", "中"};
 
 std::vector<std::string> canaries() {
@@ -108,8 +108,8 @@ WatchMemory memory_of(const std::string& text) {
   }
 }
 
-// Sends all prompts once per round, each round on a new connection. If the model changes during a poll, or another
-// backend answers, all prompts are affected alike.
+// Sends every prompt once, and repeats that `calls` times, each time on a new connection. If the model changes during a
+// poll, or another backend answers, all prompts are affected alike.
 LogprobCalls ask_logprobs(Endpoint& endpoint, const Way& way, int calls) {
   LogprobCalls sample(std::size(kPrompts));
   for (int i = 0; i < calls; ++i) {
@@ -185,7 +185,7 @@ class Watch {
     if (!endpoint_.system_fingerprint().empty()) m_.identity["system_fingerprint"] = endpoint_.system_fingerprint();
   }
 
-  // Finds the keys that both identities have with different values.
+  // Finds the keys for which the endpoint's stored and current descriptions of itself have different values.
   void find_changes() {
     for (const auto& [key, value] : identity_.items())
       if (m_.identity.contains(key) && m_.identity[key] != value)
@@ -235,7 +235,8 @@ class Watch {
   }
 
   // Returns whether the answers show a rolling update: only some of the backends answer as before. The caller does not
-  // add such answers to the pool. After a day with the same answers, returns false.
+  // add such answers to the earlier answers with which later ones are compared. After a day with the same answers,
+  // returns false.
   bool is_rolling() {
     if (!m_.newest.two_modes || m_.newest.p > 0.01) return false;
     if (m_.rolling_since == 0) m_.rolling_since = now_;

@@ -33,7 +33,7 @@ struct TargetCheck {
   std::string named;  // fingerprint of the served target as the endpoint states it, "" = none
   // Why a rolling update seems to be under way, so that the check ends with "try again" (exit 75); "" = none.
   std::string wait;
-  Json evidence;       // the result's "evidence.target"
+  Json evidence;       // for the field "evidence.target" of the check's result
   std::string memory;  // must be passed to the next call
 };
 

@@ -239,7 +239,8 @@ void disbelieve_future(Memory& m, int64_t now, double bake_hours) {
 }
 
 std::optional<Event> event_of(const Memory& m, const MachineInput& input, int64_t now) {
-  // While the loop's own move of the channel to the package `expected` is pending, there is no event.
+  // The loop itself moves the channel to the package `expected`. Until the channel names it, a check's result is no
+  // event.
   if (!m.expected.empty() && input.package != m.expected) return std::nullopt;
   const bool at_work = m.stage == Stage::kRedistilling || m.stage == Stage::kCandidate || m.stage == Stage::kCanary;
   if (input.verdict == Verdict::kStaleTarget)

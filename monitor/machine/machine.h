@@ -49,14 +49,14 @@ enum class Event {
   // kCandidate: the candidate channel has an untried draft. kWithdrawn: the channel no longer has the draft on trial.
   kCandidate,
   kWithdrawn,
-  // The server's answers about the candidate's trial, and decisions from the canary's scores.
+  // The server's answers about the candidate's trial, and decisions from the scores of this trial.
   kOnTrial,
   kRefused,
   kGone,
   kBetter,
   kWorse,
   kExpired,
-  // Another package is in the package's channel; the operator has acknowledged the alarm.
+  // kNewPackage: another package is in the package's channel. kAcknowledged: the operator has acknowledged the alarm.
   kNewPackage,
   kAcknowledged
 };
@@ -88,13 +88,13 @@ bool is_calm(Stage stage);
 // own.)
 struct Memory {
   Stage stage = Stage::kHealthy;
-  int64_t since = 0;  // unix seconds
+  int64_t since = 0;  // when the loop entered `stage`, in unix seconds
   std::string reason;
-  std::string goal;                // fingerprint of the target that the redistillation or the candidate is for
+  std::string goal;                // fingerprint of the target for which a draft is being trained or tried
   std::string key;                 // idempotency key of the newest redistillation
   std::string candidate;           // digest of the package being tried, "" = none
   std::set<std::string> rejected;  // digests that were tried and must never be tried again
-  std::string promoted, former;    // digests of the package that won the last canary, and of the package before it
+  std::string promoted, former;    // digests of the package that won the last trial, and of the package before it
   int64_t bake_until = 0;
   // The digest of the package to which the loop itself moves the channel. When a check finds this package in the
   // channel, it does not count as new.
@@ -102,8 +102,8 @@ struct Memory {
   bool off = false;     // the loop has turned speculation off
   int64_t records = 0;  // number of acceptance records read so far
   int64_t false_alarms = 0;
-  // For each of the last three redistillations: the rolled-out acceptance of the candidate minus the rolled-out
-  // acceptance of the package before it.
+  // For each of the last three redistillations: the acceptance of the candidate minus that of the package before it,
+  // both measured in the gate's roll-outs.
   std::vector<double> regained;
   // One line of text for each alert from Alertmanager, by the alert's key; "" once the loop has reacted to the alert.
   std::map<std::string, std::string> alerts;
@@ -119,7 +119,7 @@ void disbelieve_future(Memory& memory, int64_t now, double bake_hours);
 struct MachineInput {
   Verdict verdict = Verdict::kInconclusive;
   std::string package, target;
-  bool former_fits = false;  // Memory::former is bound to `target`
+  bool former_fits = false;  // the package before the promoted one fits `target`
 };
 // Returns the event for a check's result, or nothing if there is too little data or nothing new. Another served target
 // is nothing new while the loop redistils, or tries a candidate, for that target.
@@ -130,7 +130,8 @@ struct Occurrence {
   Event event;
   std::string reason;
   Json evidence = Json::object();
-  // Set only for kCandidate: the candidate's digest, and its rolled-out acceptance minus that of the current package.
+  // Set only for kCandidate: the candidate's digest, and its acceptance minus that of the current package, both
+  // measured in the gate's roll-outs.
   std::string candidate = {};
   double regained = 0;
 };
@@ -147,8 +148,8 @@ struct MachineContext {
   bool can_disable = false, can_enable = false;  // the user has given a command that turns speculation off, on
 };
 
-// The actions that a transition may ask for. Each struct has what the state machine decides about the action. A file of
-// monitor/actions/ for each struct adds the rest and runs the action.
+// The actions that a transition may ask for. Each struct has what the state machine decides about the action. For each
+// struct there is a file in monitor/actions/ that adds the other details and runs the action.
 struct Probe {
   static constexpr Act kAct = Act::kProbe;
   std::string key;        // the same for a whole day, so that the probe runs at most once a day

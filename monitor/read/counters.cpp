@@ -17,12 +17,12 @@ namespace {
 // Limits of one page: its number of series (plus pairs of models), and the bytes of its label text.
 constexpr size_t kMaxSeries = 20000, kMaxText = 8u << 20;
 // Limit in bytes for the label text of a stored scrape, which may include replicas that no longer exist. If twice the
-// label text of the newest page is more, that is the limit.
+// label text of the newest page is larger than this number, that is the limit instead.
 constexpr size_t kMaxGoneText = 1u << 20;
 constexpr double kMostPerSecond = 1e7;  // tokens or steps per second of one replica; no server makes more
 constexpr int64_t kShortestElapsed = 60, kUnknownElapsed = 86400;
-// A server keeps counting while it writes its counters one after the other. So a counter may exceed another one that
-// should bound it, by this share plus this number.
+// A server keeps counting while it writes its counters one after the other. So on a page, a counter (such as accepted
+// tokens) may exceed its upper bound (drafted tokens) by up to kSlackShare of the bound plus kSlack.
 constexpr double kSlackShare = 0.05, kSlack = 4096;
 
 constexpr const char* kExpectedFormat = ", expected Prometheus text format 0.0.4";
@@ -373,7 +373,8 @@ Json to_json(const Counters& c) { return {{"engine", c.engine}, {"time", c.time}
 
 Counters counters_from_json(const Json& o, const std::string& where) {
   Counters c;
-  if (!o.is_object() || !o.contains("series")) return c;  // written by a version that stored sums: start anew
+  // Written by a version that stored sums: counting starts again.
+  if (!o.is_object() || !o.contains("series")) return c;
   c.engine = json_string(o, "engine", "", where, ErrorKind::kData);
   c.time = json_int(o, "time", {.low = 0, .high = kMaxCount, .fallback = 0}, where, ErrorKind::kData);
   for (const auto& [key, value] : json_object(o, "series", kMaxSeries, where, ErrorKind::kData).items()) {

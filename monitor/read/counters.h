@@ -38,7 +38,7 @@ struct Counters {
   std::map<std::string, ServedPair> pairs;  // by replica (its labels as text, "" if the page has only one)
   Few set_aside;                            // replicas left out: malformed or impossible numbers, with the reason
   Few begun;                                // set only by difference(): replicas that are not in the earlier scrape
-  double unseen = 0;                        // set by difference(): earlier counts of the replicas in `begun`
+  double unseen = 0;                        // set by difference(): what the replicas in `begun` had counted
 
   // Returns a sum of counters that grows with any work of the server.
   double counted() const;
@@ -55,13 +55,14 @@ struct Counters {
 };
 
 // Parses text exposition format 0.0.4. Three kinds of lines are skipped: lines of other series (even malformed ones),
-// series whose model_name is not `model`, and positions above 64.
+// series whose model_name is not `model`, and series of draft positions above 64.
 // A replica is left out (Counters::set_aside) if one of its lines is malformed, has a number outside of
-// AcceptanceFigure::kCounter, lacks the position that it needs, or repeats another line's series. If `model` is "", and
-// some replicas name no model while the others name several models, the replicas that name one are left out. Beyond
-// 20,000 series or 8 MiB of labels the remaining replicas are left out. Throws PageError if no replica is left. Also
-// throws PageError for a malformed line whose labels cannot be read (with its number), a page without any sample, more
-// than 100,000 lines, series of two engines, and series of several models if `model` is "" and all replicas name one.
+// AcceptanceFigure::kCounter, names no draft position where the series needs one, or repeats another line's series. If
+// `model` is "", and some replicas name no model while the others name several models, the replicas that name a model
+// are left out. Beyond 20,000 series or 8 MiB of labels the remaining replicas are left out. Throws PageError if no
+// replica is left. Also throws PageError for a malformed line whose labels cannot be read (with its number), a page
+// without any sample, more than 100,000 lines, series of two engines, and series of several models if `model` is "" and
+// all replicas name a model.
 Counters parse_exposition(const std::string& text, const std::string& where, const std::string& model = "");
 
 // Parses the answer of GET /api/v1/query, an instant vector of the raw counters, by the rules of parse_exposition().

@@ -17,8 +17,8 @@ constexpr int64_t kMaxDraft = 1024;  // tokens drafted in one step
 constexpr double kFirstTime = 1e9;   // a smaller number is not a unix time in seconds
 constexpr const char* kSglangExtension = "sglext";
 
-// Throws an error that names the place and the problem. The error does not repeat the text found there, because the
-// line is untrusted.
+// Throws an error that names the line or member and the problem. The error does not repeat the text found there,
+// because the line is untrusted.
 [[noreturn]] void refuse(const std::string& where, const char* what) {
   throw Error(ErrorKind::kData, where + ": " + what);
 }
@@ -107,8 +107,8 @@ struct Totals {
 
 // Returns the depth of drafts of `k` tokens per step, which may be trees. `deepest` is the largest number of tokens
 // that any step accepted. If the tree were deeper, all steps that accepted `deepest` tokens would have been rejected at
-// the next position. If this has a probability below kChance at the acceptance measured so far, the depth is `deepest`,
-// else `k`.
+// the next position. If the probability of that is below kChance at the acceptance measured so far, the depth is
+// `deepest`, else `k`.
 int64_t depth_of(const std::vector<int64_t>& histogram, int64_t k) {
   constexpr double kChance = 0.01;
   int64_t deepest = static_cast<int64_t>(histogram.size()) - 1;

@@ -1,7 +1,7 @@
 // Reads the acceptance records that other engines write about finished requests. A record may be anywhere in a line of
-// JSON (a response, an access log, a batch output). Known are vLLM 0.33 `metrics.speculative_decoding`, the same record
-// from AIPerf (SpecDecodeAcceptanceRecord), TensorRT-LLM's performance metrics, SGLang 0.5 `meta_info` or `sglext` and
-// its request-metrics log, and llama.cpp `timings`.
+// JSON (a response, an access log, a batch output). The known formats are vLLM 0.33 `metrics.speculative_decoding`, the
+// same record from AIPerf (SpecDecodeAcceptanceRecord), TensorRT-LLM's performance metrics, SGLang 0.5 `meta_info` or
+// `sglext` and its request-metrics log, and llama.cpp `timings`.
 #pragma once
 
 #include <string_view>

@@ -72,8 +72,8 @@ FetchedPage fetch(const SecretUrl& url, const Secret& api_key) {
   request.timeout_s = 30;
   request.max_body_bytes = kMaxResponse;
   net::HttpReply reply = net::HttpClient().once(request);
-  // OpenSSL reports "wrong version number" if the server answers a TLS handshake with plain HTTP. That is kData and not
-  // kNetwork, because trying again would not help.
+  // OpenSSL reports "wrong version number" if the server answers a TLS handshake with plain HTTP. This error is kData,
+  // not kNetwork, because trying again would not help.
   if (url.shown().starts_with("https://") && reply.problem.find("wrong version number") != std::string::npos)
     throw Error(ErrorKind::kData, url.shown() + ": the server does not speak TLS there (" + reply.problem +
                                       "): did you mean http://" + url.shown().substr(8) + "?");

@@ -153,8 +153,8 @@ class Reader {
     for (const Measurement& m : life_.last) take(m.time);
   }
 
-  // Begins a span, which ends where the next span begins. A span of the same kind as the last one continues the last
-  // one.
+  // Begins a span of time, which ends where the next span begins. If the last span has the same text and tone (its
+  // colour on the page), that span continues instead.
   void begin_span(std::vector<LifeSpan>& spans, int64_t time, const std::string& what, Tone tone) const {
     if (!spans.empty() && spans.back().what == what && spans.back().tone == tone) return;
     end_span(spans, time);
@@ -294,7 +294,8 @@ class Reader {
 
   void add(LifeEvent event) { life_.events.push_back(std::move(event)); }
 
-  // Sorts the events by time. If there are too many, drops the least grave events, the oldest of these first.
+  // Sorts the events by time. If there are too many, drops the least serious events (by tone), and of equally serious
+  // ones the oldest.
   void choose_events() {
     auto& events = life_.events;
     const auto by_time = [](const LifeEvent& a, const LifeEvent& b) { return a.time < b.time; };
@@ -304,7 +305,8 @@ class Reader {
       const bool is_mild = e.kind == EventKind::kVerdict || e.kind == EventKind::kAction;
       return e.tone == Tone::kBad ? 2 : is_mild ? 0 : 1;
     };
-    // A quarter of the kept events are the newest of any kind; the others are the gravest of the rest.
+    // A quarter of the kept events are the newest of any kind; the other three quarters are the most serious of the
+    // older events.
     const size_t newest = Life::kMostEvents / 4, rest = Life::kMostEvents - newest;
     const auto tail = events.end() - static_cast<std::ptrdiff_t>(newest);
     std::stable_sort(events.begin(), tail, [&](const LifeEvent& a, const LifeEvent& b) {

@@ -1,5 +1,5 @@
 // The life of a draft as the monitor's state shows it: acceptance over time, and events. The size is bounded for any
-// age of the state: only the newest and gravest events are kept, and measurements are summed into periods.
+// age of the state: only the newest and the most serious events are kept, and measurements are summed into periods.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct LifeSpan {
 };
 
 struct LifeCounts {
-  int64_t alarms = 0;  // verdicts that became drift, stale_target or not_worth_it
+  int64_t alarms = 0;  // number of changes of the verdict to drift, stale_target or not_worth_it
   int64_t false_alarms = 0, target_changes = 0;
   int64_t trainings = 0, failed_trainings = 0;
   int64_t canaries = 0, promotions = 0, lost_canaries = 0, rollbacks = 0;
@@ -43,16 +43,17 @@ struct LifeCounts {
 struct Life {
   static constexpr size_t kMostEvents = 400, kMostPeriods = 300;
 
-  int64_t begin = 0, end = 0;               // unix seconds of the first and the newest row, 0 = no check was recorded
+  // Unix seconds of the first and the newest record, 0 = no check was recorded.
+  int64_t begin = 0, end = 0;
   std::string verdict, package;             // of the last check; "" = no check since the detectors were restarted
-  std::string reason, next, checked;        // from the last result, "" if unknown; `checked` is its time
+  std::string reason, next, checked;        // from the last check's result, "" if unknown; `checked` is its time
   std::vector<std::string> waiting, to_do;  // why the loop waits, and the actions that have not ended
   Memory memory;                            // memory of the state machine
   LifeCounts counts;
   std::vector<Measurement> last;  // the newest measurement; empty if there is none
   std::vector<Period> periods;    // oldest first
   std::vector<LifeEvent> events;  // oldest first
-  int64_t left_out = 0;           // number of events left out
+  int64_t left_out = 0;           // number of events that were left out of `events`
   std::vector<LifeSpan> verdicts, states, trainings, canaries, packages, targets;  // oldest first
 
   bool is_empty() const { return begin == 0; }

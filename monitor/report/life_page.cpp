@@ -24,8 +24,8 @@ using specdec::Stretch;
 using specdec::Table;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr size_t kMostCurves = 4;       // the most domains, or sources of counters, in one chart
-constexpr size_t kMostStretches = 400;  // the most stretches in one lane
+constexpr size_t kMostCurves = 4;       // the most curves in a chart: one per domain or source of counters
+constexpr size_t kMostStretches = 400;  // the most coloured bars in one row of a timeline
 constexpr size_t kMostRows = 52;        // the most rows in the table of periods
 
 std::string counted(int64_t n, const char* one, const char* many) {
@@ -86,8 +86,8 @@ Chart time_chart(const Life& life, const std::string& title, const std::string& 
   return chart;
 }
 
-// Makes a lane (a row of coloured stretches on the time axis). Stretches too short to be visible are merged into one,
-// with the gravest tone among them.
+// Makes a lane: a row of coloured bars on the time axis, one per span. Bars that would be too short to be seen are
+// merged into one, which gets the most serious tone (colour) among them.
 Lane lane_of(const std::string& name, const std::vector<LifeSpan>& spans, const Life& life) {
   Lane lane{name, {}};
   const double shortest = static_cast<double>(life.end - life.begin) / static_cast<double>(kMostStretches);
@@ -150,7 +150,7 @@ std::vector<std::string> largest_counters(const Life& life) {
   return largest(life, &Period::counters, [](const MeasuredSums& s) { return static_cast<double>(s.n); });
 }
 
-// Merges neighbouring periods of the same epoch, so that about `most` are left.
+// Merges neighbouring periods between two restarts of the detectors (one epoch), so that about `most` periods are left.
 std::vector<Period> merged(const std::vector<Period>& periods, size_t most) {
   std::vector<Period> out;
   const size_t stretch = (periods.size() + most - 1) / most;
@@ -228,7 +228,7 @@ Chart evidence_chart(const Life& life) {
   set_times(chart, periods);
   double alarm = 0, peak = 0;
   for (const Period& p : periods) alarm = std::max(alarm, p.log10_alarm), peak = std::max(peak, p.log10_e);
-  // Caps the y axis at twice the alarm level, because larger values would flatten the rest of the curve.
+  // Caps the y axis at twice the alarm level, because a few larger values would flatten all smaller ones.
   chart.y_max = std::max(alarm * 1.15, std::min(peak * 1.05, alarm * 2)) + 0.1;
   chart.y_min = 0;
   chart.series = {curve(periods, {"all requests", 0}, [](const Period& p) { return std::max(p.log10_e, 0.0); }),

@@ -51,7 +51,7 @@ std::string next_command(const CheckOptions& o, Verdict verdict) {
     case Verdict::kFaster:
     case Verdict::kImproved:
     case Verdict::kNoSignificantGain:
-      break;  // judge() never returns these
+      break;  // judge() never returns these verdicts
   }
   return shell_words({"specdec", "monitor", "status", "--state", o.state.string()});
 }

@@ -19,7 +19,7 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr int kApplicationId = 0x53504443;  // "SPDC"
+constexpr int kApplicationId = 0x53504443;  // "SPDC" in ASCII
 constexpr int kVersion = 3;  // same tables as version 2, without the secrets that versions 1 and 2 stored
 
 constexpr const char* kSchema =
@@ -175,8 +175,8 @@ constexpr const char* kPragmas =
 int version_of(SQLite::Database& db) { return db.execAndGet("PRAGMA user_version").getInt(); }
 
 // Returns the name of a schema object that is not a table, an index or one of the monitor's own triggers; "" = none.
-// Such a trigger or view of others would run when a table is used. The object's SQL decides, because the type stated in
-// the file may be wrong.
+// Any other trigger or view would run when a table is used. The object's SQL decides what it is, because the type
+// stated in the file may be wrong.
 std::string foreign_object(SQLite::Database& db) {
   for (SQLite::Statement rows(db, "SELECT name, sql FROM sqlite_schema"); rows.executeStep();) {
     const std::string sql = text(rows, 1);
@@ -278,7 +278,7 @@ State::State(const fs::path& file, Open open, int patience_ms) {
     if (const std::string foreign = foreign_object(db); !foreign.empty())
       throw Error(ErrorKind::kData, file.string() + ": has a trigger or view that no monitor made (" + foreign +
                                         "): move it away to start anew");
-    if (open == Open::kOrCreate) make_private(file);  // only now it is certain that this is a state file
+    if (open == Open::kOrCreate) make_private(file);  // only now the program knows that this is a state file
     if (version < 1 || version > kVersion)
       throw Error(ErrorKind::kData, file.string() + ": state version " + std::to_string(version) +
                                         ", this specdec reads 1 to " + std::to_string(kVersion));

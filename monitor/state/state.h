@@ -75,8 +75,8 @@ class State {
   int64_t append(const TransitionEntry& entry);                                                  // returns its id
   std::vector<TransitionEntry> transitions(int64_t newest, Detail detail = Detail::kAll) const;  // oldest first
 
-  // Adds a measurement. It replaces an earlier one of the same epoch in the same ten minutes. Of measurements more than
-  // 30 days old, only the last one of each hour is kept.
+  // Adds a measurement. It replaces an earlier one of the same ten minutes, unless the detectors were restarted in
+  // between (another epoch). Of measurements more than 30 days old, only the last one of each hour is kept.
   void add(const Measurement& measurement);
   std::vector<Measurement> measurements() const;  // oldest first
 

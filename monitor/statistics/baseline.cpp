@@ -18,10 +18,10 @@ constexpr size_t kBucket = 20;
 // the first position with fewer steps, no position is judged.
 constexpr int64_t kMinReachedAt = 30;
 constexpr int64_t kMinOther = 50;
-constexpr size_t kEnoughForWander = 1000;  // requests; a smaller stratum uses the wander of all requests together
+constexpr size_t kEnoughForWander = 1000;  // requests; smaller strata use the wander (slow variation) of all requests
 
-// Divides x into buckets of `bucket` values and returns the variance component between buckets (one-way ANOVA). Sets
-// `of_mean` to the variance of the mean of x, computed from the same buckets.
+// Divides the series x into buckets of `bucket` consecutive values and returns the variance component between the
+// buckets (one-way ANOVA). Sets `of_mean` to the variance of the mean of x, computed from the same buckets.
 double variance_component(const std::vector<double>& x, size_t bucket, double* of_mean) {
   const size_t buckets = x.size() / bucket;
   std::vector<double> means;
@@ -40,9 +40,10 @@ struct Spread {
   double standard_error = 0, wander = 0;
 };
 
-// Returns the wander and the standard error of `x`, which is in time order; each is the largest over several bucket
-// lengths. The wander is the standard deviation of the slow variation of the mean. Its square has a relative error of
-// √(2/N), with N = wander² / se² independent swings, so the one-sided 95 % upper bound is returned.
+// Estimates how the mean of `x`, which is in time order, varies slowly. Returns the standard deviation of this slow
+// variation (the wander) and the standard error of the mean; each is the largest over several bucket lengths. The
+// estimate of wander² has a relative error of √(2/N), with N = wander² / standard_error². So the one-sided 95 % upper
+// bound of the wander is returned.
 Spread spread_of(const std::vector<double>& x, size_t min_buckets) {
   double component = 0, of_mean = variance(x) / static_cast<double>(std::max<size_t>(x.size(), 1));
   for (size_t bucket = kBucket; x.size() / bucket >= min_buckets; bucket *= 2) {
@@ -91,9 +92,9 @@ StratumBaseline baseline_of(const RolloutFigures& rollout, double share) {
   b.overlap = positions.means();
   b.mean = rollout.alpha.value;
   // The detector watches the mean over requests, while the report has sums over all requests. Two effects make them
-  // differ: requests with more luck reach more positions and so have more weight in the sums, and late positions have a
-  // lower expected overlap. `shift` is the first effect, the only one that the report shows. In simulations both
-  // together were up to twice as large, so twice `shift` is added.
+  // differ. First, requests that are accepted more often reach more draft positions and so have more weight in the
+  // sums. Second, late positions have a lower expected overlap. `shift` is the first effect, the only one that the
+  // report shows. In simulations both together were up to twice as large, so twice `shift` is added.
   const double sum = std::accumulate(positions.reached.begin(), positions.reached.end(), 0.0);
   const double shift =
       sum > 0 ? b.mean - std::accumulate(positions.overlap.begin(), positions.overlap.end(), 0.0) / sum : 0;
@@ -108,7 +109,8 @@ StratumBaseline baseline_of(const RolloutFigures& rollout, double share) {
 
 std::string marked(const char* mark) { return std::string(" ") + mark; }
 
-// Keeps the largest strata that have enough requests, and merges the others into the stratum "".
+// Keeps the strata (kinds of requests) with the most requests, if they have at least min_stratum, and merges all other
+// strata into the stratum "".
 void fold(std::map<std::string, Positions>& strata, Baseline& baseline, int64_t min_stratum) {
   std::vector<std::pair<int64_t, std::string>> by_size;
   for (const auto& [name, p] : strata) by_size.emplace_back(-p.requests, name);
@@ -123,11 +125,11 @@ void fold(std::map<std::string, Positions>& strata, Baseline& baseline, int64_t 
   if (other.requests >= kMinOther)
     strata[""] = other;
   else
-    baseline.folded.clear();  // the small strata together still have too few requests to be watched
+    baseline.folded.clear();  // the merged strata together still have too few requests to be watched
 }
 
-// Estimates a baseline in two passes over the same records. The first pass forms the strata; the second compares every
-// request with its stratum.
+// Estimates a baseline in two passes over the same records. The first pass sorts the requests into strata (kinds of
+// requests); the second compares every request with the expected acceptance of its stratum.
 class BaselineEstimator {
  public:
   explicit BaselineEstimator(const BaselineNeeds& needs)
@@ -219,7 +221,7 @@ class BaselineEstimator {
   EstimatedBaseline result_;
   Baseline& baseline_ = result_.baseline;
   std::map<std::string, Positions> strata_;
-  int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = 0;  // times of the requests
+  int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = 0;  // unix times of first and last request
   std::vector<std::string> names_;                                  // names of the strata
   std::map<std::string, size_t> index_;                             // name → its index in names_ and in the sums
   std::vector<double> sums_, shifts_, weights_;

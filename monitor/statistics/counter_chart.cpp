@@ -77,9 +77,9 @@ bool CounterChart::take(const Counters& counters) {
     return true;
   }
   const Bucket b = bucket_of(counters);
-  // Without counters of drafted tokens, acceptance is computed from the tokens generated per round beyond the first.
-  // Every round generates at least one token. So if there are far fewer tokens than rounds, the counters are
-  // incomplete.
+  // Without counters of drafted tokens, acceptance is computed from the tokens generated per verification step beyond
+  // the first. Every verification step generates at least one token. So if there are far fewer tokens than verification
+  // steps, the counters are incomplete.
   if (b.own && counters.drafted == 0 && counters.generated < 0.5 * counters.drafts) {
     note_ =
         "rounds are counted without the tokens that they generate, so nothing is known of the draft: is the series "
@@ -101,8 +101,8 @@ bool CounterChart::take(const Counters& counters) {
   sum_ += b.sum;
   expected_ += b.expected;
   if (judged) {
-    // Uses the standard deviation of the first kPhaseOne buckets only, so that a later drop does not widen its own
-    // limits.
+    // Uses the standard deviation of the first kPhaseOne buckets (counts judged together) only, so that a later drop of
+    // acceptance does not widen the limits by which it is judged.
     const double sd = std::max(0.01, std::sqrt(m2_ / (kPhaseOne - 1)));
     cusum_ = cusum_step(cusum_, (expected - x - tolerance_) / sd, kReference, limit_);
     if (cusum_ > limit_)

@@ -87,8 +87,9 @@ Detector::Detector(Baseline baseline, double wander_sd, double requests_between_
     strata_[name];
     if (b.n >= Amber::kPhaseOne) widest = std::max(widest, b.sd);
   }
-  // Of all strata, the one with the largest sd needs the highest limit, because a drop of δ is the fewest standard
-  // deviations there. This limit is used for all strata, so no stratum raises more false warnings than stated.
+  // One limit is used for the strata (kinds of requests) together. The stratum with the largest sd needs the highest
+  // limit, because a drop of δ is the fewest standard deviations there. With that limit, no stratum raises more false
+  // warnings than stated.
   if (widest > 0) amber_.limit = cusum_limit(Amber::kDrop / (2 * widest), requests_between_false_alarms);
 }
 
@@ -173,7 +174,7 @@ MixTest Detector::mix_test() const {
     if (seen > 0) test.g += 2 * seen * std::log(seen * (now + reference) / (both * now));
     if (then > 0) test.g += 2 * then * std::log(then * (now + reference) / (both * reference));
     const double q = (seen + 0.5) / (now + 0.5),
-                 p = (then + 0.5) / (reference + 0.5);  // the 0.5 keeps psi finite if a cell is empty
+                 p = (then + 0.5) / (reference + 0.5);  // 0.5 keeps psi finite if a stratum has no requests
     test.psi += (q - p) * std::log(q / p);
   }
   if (strata > 1) test.p_value = chi_square_p_value(std::max(test.g, 0.0), strata - 1);

@@ -11,8 +11,8 @@ namespace {
 
 constexpr size_t kMostTokens = 32;
 
-// The calls of one prompt: one row of log-probabilities per call. The rows of the pool come first, then those of the
-// newest calls.
+// The calls of one prompt: one row of log-probabilities per call. The rows of the earlier calls (the pool) come first,
+// then those of the newest calls.
 struct Rows {
   size_t pool = 0, newest = 0, width = 0;
   std::vector<float> x;
@@ -72,7 +72,7 @@ void choose(std::vector<uint32_t>& order, size_t n, PhiloxStream& stream) {
   for (size_t i = 0; i < n; ++i) std::swap(order[i], order[i + stream.below(order.size() - i)]);
 }
 
-// Projects each newest call onto the line from the pool's mean (0) to the mean of the newest calls (1).
+// Projects each newest call onto the line from the mean of the earlier calls (0) to the mean of the newest calls (1).
 std::vector<double> places(const Rows& rows) {
   std::vector<double> mean(rows.width, 0), way(rows.width, 0);
   for (size_t i = 0; i < rows.size(); ++i)
@@ -92,10 +92,10 @@ std::vector<double> places(const Rows& rows) {
   return at;
 }
 
-// Finds two groups of values, one of them at 0. Returns the share of the second group, or 0 if the groups are not
-// clearly apart. The groups are those of the best split (least squares); each has at least a tenth of the values, and
-// at least two. "Clearly apart" means Ashman's D = √2 |μ₁ − μ₂| / √(σ₁² + σ₂²) ≥ 4 (Ashman, Bird, Zepf, AJ 1994, ask
-// for 2; a normal distribution cut in the middle has 2.7).
+// Splits the values into two groups, one of which lies at 0, by least squares. Each group has at least a tenth of the
+// values, and at least two. Returns the share of the values in the group that does not lie at 0, or 0 if the groups are
+// not clearly apart: Ashman's D = √2 |μ₁ − μ₂| / √(σ₁² + σ₂²) must be at least 4 (Ashman, Bird, Zepf, AJ 1994, ask for
+// 2; the halves of a normal distribution have 2.6).
 double second_group(std::vector<double> x) {
   constexpr double kApart = 4, kAtZero = 0.35;
   std::sort(x.begin(), x.end());
@@ -158,7 +158,7 @@ Comparison compare(const LogprobCalls& pool, const LogprobCalls& newest, int per
   Comparison out;
   for (const Rows& rows : prompts) {
     std::vector<uint32_t> order(rows.size());
-    // The first order is the true split: the newest calls come before those of the pool.
+    // The first order is the true division into newest and earlier calls: the newest calls come first.
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint32_t>((i + rows.pool) % rows.size());
     out.statistic += difference(rows, order);
     orders.push_back(std::move(order));

@@ -29,8 +29,8 @@ using LogprobCalls = std::vector<std::vector<TopLogprobs>>;
 struct Comparison {
   double statistic = 0;  // mean over tokens of |difference of the mean log-probabilities|, in nats
   double p = 1;          // (1 + permutations at least as extreme) / (1 + permutations)
-  // If two_modes, the share of the calls that changed. For texts, the share of the prompts whose newest text has a
-  // shorter mean common prefix with the other texts than any text of the pool has.
+  // If two_modes, the share of the calls that changed. If greedy texts are compared, the share of the prompts whose
+  // newest text has a shorter mean common prefix with the other texts than any earlier text has.
   double share_changed = 0;
   bool two_modes = false;  // some calls of a prompt have changed and others have not: several backends answer
 };
@@ -40,10 +40,10 @@ struct Comparison {
 // one call for every prompt.
 Comparison compare(const LogprobCalls& pool, const LogprobCalls& newest, int permutations, PhiloxStream& stream);
 
-// Compares greedy texts, for endpoints without log-probabilities. Two texts of a prompt are compared by the length of
-// their common prefix. The pool's texts are also compared with each other, because with batching even an unchanged
-// model gives different texts. A permutation takes another text of each prompt as the newest. The statistic is 1 − the
-// mean length of the common prefix, as a fraction of the text.
+// Compares the newest greedy texts with a pool of earlier ones, for endpoints without log-probabilities. Two texts of a
+// prompt are compared by the length of their common prefix. Texts of the pool are also compared with each other,
+// because with batching even an unchanged model gives different texts. A permutation takes another text of each prompt
+// as the newest. The statistic is 1 − the mean length of the common prefix, as a fraction of the text.
 using Texts = std::vector<std::vector<std::string>>;  // [prompt][text]
 Comparison compare(const Texts& pool, const std::vector<std::string>& newest, int permutations, PhiloxStream& stream);
 
@@ -53,7 +53,8 @@ double e_value(double p, int permutations);
 // Returns log((exp(log_m) + 1) · e). Pass log_m = −∞ (M = 0) for the first test.
 double next_log_m(double log_m, double e);
 
-// Returns for each prompt at most `keep` of the calls of `pool` and `newest` together, chosen uniformly at random.
+// Chooses the earlier calls with which the next test compares: returns for each prompt at most `keep` of the calls of
+// `pool` and `newest` together, chosen uniformly at random.
 LogprobCalls thin(const LogprobCalls& pool, const LogprobCalls& newest, size_t keep, PhiloxStream& stream);
 Texts thin(const Texts& pool, const std::vector<std::string>& newest, size_t keep, PhiloxStream& stream);
 

@@ -14,15 +14,16 @@
 
 namespace specdec::monitor {
 
-// Fewer requests (and too few scrapes) make the verdict inconclusive, unless there is already an alarm or a warning.
+// The verdict is inconclusive if fewer than this many requests were judged and the counters had too few scrapes, unless
+// there is already an alarm or a warning.
 inline constexpr int64_t kEnoughRequests = 50;
 
-// Sums over `n` requests, or over `n` tested tokens if only counters are known.
+// Sums over `n` requests or, if only counters are known, over `n` drafted tokens that the target tested.
 struct MeasuredSums {
   int64_t n = 0;
-  double acceptance = 0;  // Σ acceptance
-  double expected = 0;    // Σ expected acceptance; 0 for counters that are compared with their own first scrapes
-  double tolerance = 0;   // Σ tolerance, the fall of acceptance that does not count as drift
+  double acceptance = 0;  // sum of the acceptances
+  double expected = 0;    // sum of the expected acceptances; 0 if counters are compared with their own first scrapes
+  double tolerance = 0;   // sum over requests of the drop of acceptance that does not count as drift; 0 for counters
 };
 struct MeasuredDomain {
   MeasuredSums sums;
@@ -35,12 +36,12 @@ struct Measurement {
   int64_t epoch = 0, time = 0;  // `epoch` counts the restarts of the detectors; `time` is in unix seconds
   double log10_e = 0, log10_alarm = 0;
   MeasuredSums requests;
-  std::map<std::string, MeasuredDomain> domains;  // by the stratum names used in reports
-  std::map<std::string, MeasuredSums> counters;   // by the names of their sources
+  std::map<std::string, MeasuredDomain> domains;  // key: name of the stratum (kind of request) as used in reports
+  std::map<std::string, MeasuredSums> counters;   // key: name of the source
 };
 
-// `level` is the logarithm of the alarm level. If there are more than kMostDomains domains, those with the fewest
-// requests are left out.
+// `level` is the logarithm of the e-value at which an alarm is raised. If there are more than kMostDomains domains,
+// those with the fewest requests are left out.
 Measurement measure(const Detector& detector, const std::vector<ChartView>& charts, double level);
 // Returns the measurement that a check's result in the history implies. States of earlier versions stored no
 // measurements. Figures that the result does not have are 0.
@@ -61,8 +62,8 @@ struct Period {
   std::map<std::string, MeasuredSums> counters = {};
 };
 // Divides the measurements (oldest first) into about `most` periods of equal length, in ascending time order. A period
-// ends with its epoch. A period has at least kEnoughRequests requests, if its epoch has as many. If many epochs lead to
-// more periods, returns only the newest 2 · most.
+// ends where the detectors were restarted (a new epoch). A period has at least kEnoughRequests requests, if there are
+// as many between the two restarts around it. If many restarts lead to more periods, returns only the newest 2 · most.
 std::vector<Period> periods_of(const std::vector<Measurement>& measurements, size_t most);
 
 }  // namespace specdec::monitor

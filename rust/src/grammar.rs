@@ -19,8 +19,9 @@ const MAX_GRAMMAR_BYTES: usize = 64 << 10;
 /// Maximum number of objects and arrays on one chain of a schema, with `$ref`s followed. OpenAI accepts 10 levels of
 /// nesting, which make a chain of about 30.
 const MAX_CHAIN: usize = 512;
-/// llguidance recurses along such a chain and uses about 2 MB of stack at MAX_CHAIN, whatever kind of schema the chain
-/// has. A check has half the stack of a compilation, so a grammar that passes a check in another process compiles here.
+/// llguidance recurses along such a chain and uses about 2 MB of stack at MAX_CHAIN, whatever kinds of schemas are in
+/// the chain. A check has half the stack of a compilation, so a grammar that passes a check in another process compiles
+/// here.
 const COMPILE_STACK_BYTES: usize = 64 << 20;
 const CHECK_STACK_BYTES: usize = COMPILE_STACK_BYTES / 2;
 
@@ -91,9 +92,9 @@ fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, Failure> +
     })
 }
 
-/// The parser after some tokens. Once the text has ended, with an end-of-text token or because nothing can follow,
-/// further tokens are only counted. After an error (a mask exceeds its bound on work) or a panic the parser is not used
-/// any more.
+/// A grammar's parser, in its state after some tokens. Once the text has ended, with an end-of-text token or because
+/// nothing can follow, further tokens are only counted. After an error (a mask exceeds its bound on work) or a panic
+/// the parser is not used any more.
 pub struct GrammarMatcher {
     parser: TokenParser,
     failed: bool,
@@ -184,7 +185,7 @@ impl GrammarMatcher {
         }
     }
 
-    /// Returns about how many bytes the tables occupy, which grow with the text.
+    /// Returns roughly how many bytes the parser's tables occupy. They grow with the text.
     fn bytes(&self) -> usize {
         self.parser.parser.lexer_stats().num_bytes
     }

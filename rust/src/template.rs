@@ -169,8 +169,9 @@ impl Write for Bounded {
     }
 }
 
-/// Converts an error to one line with line and reason. If the error or its innermost cause comes from raise_exception,
-/// the message is the argument of that call. Failure::place quotes only the template's source.
+/// Converts an error to one line of text: the line number in the template, and the reason. If the error or its
+/// innermost cause comes from raise_exception, the message is the argument of that call. Failure::place quotes only the
+/// template's source.
 fn failure(error: Error, source: &str) -> Failure {
     let line = error.line().map_or(String::new(), |line| format!("line {line}: "));
     let part =

@@ -186,7 +186,7 @@ fn growth(stage: &Value) -> f64 {
         Some("Replace") => {
             let content = stage.get("content").and_then(Value::as_str).map_or(0, str::len) as f64;
             // A literal pattern consumes its own length. A regular expression may match an empty text, and so insert
-            // before every byte.
+            // text before every byte.
             match stage.pointer("/pattern/String").and_then(Value::as_str) {
                 Some(literal) if !literal.is_empty() => (content / literal.len() as f64).max(1.0),
                 _ => content + 1.0,
@@ -235,8 +235,9 @@ fn streaming_of(decoder: &Value, is_of_bytes: impl Fn() -> bool) -> Streaming {
             None if stage.is_null() => {}
             Some("Sequence") => parts(stage, "decoders").iter().for_each(|part| merge(part, before, is_of_bytes)),
             Some("ByteLevel" | "Metaspace" | "WordPiece" | "BPEDecoder") if !before.fused => {}
-            // In a fused text, ByteLevel treats either all characters as bytes or none. Conversions from GGUF have a
-            // ByteLevel after the stages of SentencePiece; those stages then do nothing.
+            // After the stage Fuse has joined the texts of all tokens, ByteLevel treats either all characters as bytes
+            // or none. Conversions from GGUF have a ByteLevel after the stages of SentencePiece; those stages then do
+            // nothing.
             Some("ByteLevel") if !before.changes_bytes && is_of_bytes() => {}
             Some("ByteFallback") if !before.fused => {
                 if before.found == Streaming::Prefix {
@@ -244,7 +245,8 @@ fn streaming_of(decoder: &Value, is_of_bytes: impl Fn() -> bool) -> Streaming {
                 }
             }
             Some("Fuse") => before.fused = true,
-            // After Fuse, a pattern of several characters may span two tokens.
+            // After the stage Fuse has joined the texts of all tokens, a pattern of several characters may span two
+            // tokens.
             Some("Replace") => {
                 let literal = stage.pointer("/pattern/String").and_then(Value::as_str);
                 if before.fused && literal.is_none_or(|p| p.chars().count() != 1) {

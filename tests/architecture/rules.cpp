@@ -54,8 +54,8 @@ const std::vector<Room> kRooms = {
     {{"engine/forward/"},
      {"engine/forward/", "engine/cache/", "engine/weights/", "engine/config/", "engine/kernels/*",
       "engine/kernels/cpu/", "base/"}},
-    // Only runners and device rounds may include models; drafting, verification and the choice of K work on
-    // distributions and counts. A device round launches kernels between the passes.
+    // Only runners and device rounds (decoding rounds on a GPU) may include models; drafting, verification and the
+    // choice of K work on distributions and counts. A device round launches kernels between the passes.
     {{"engine/decode/sampling/"}, {"engine/decode/sampling/", "engine/rules/", "base/"}},
     {{"engine/decode/control/"}, {"engine/decode/control/", "engine/rules/", "base/"}},
     {{"engine/decode/runners/"},
@@ -149,8 +149,8 @@ const std::vector<Room> kRooms = {
       "deploy/serve/http/", "base/"}},
     {{"deploy/generate/"}, {"deploy/generate/", "deploy/models/", "deploy/serve/request/", "engine/decode/", "base/"}},
 
-    // monitor: the state machine and the statistics use neither database nor network, and only a check may include
-    // the actions.
+    // monitor: the state machine and the statistics use neither database nor network, and only files directly in
+    // monitor/ may include monitor/actions/.
     {{"monitor/read/"}, {"monitor/read/", "net/", "base/"}},
     {{"monitor/statistics/"}, {"monitor/statistics/", "monitor/read/", "base/"}},
     {{"monitor/state/"}, {"monitor/state/", "monitor/statistics/", "monitor/read/", "base/"}},
@@ -337,7 +337,8 @@ class Checker {
   // Reports one include of each circle of folders. Includes that the table forbids are reported elsewhere and do not
   // count here.
   void check_circles(const std::string& stage) {
-    std::map<std::string, std::map<std::string, std::pair<std::string, int>>> arrows;  // folder → folder: one include
+    // Including folder → included folder → file and line of one include.
+    std::map<std::string, std::map<std::string, std::pair<std::string, int>>> arrows;
     for (const auto& [file, source] : tree_)
       for (const Include& include : source.includes)
         if (starts_with(file, stage) && starts_with(include.path, stage) && tree_.count(include.path) &&

@@ -38,8 +38,8 @@ def case(name, x, level, breaks, truncation, stakes=(), plug_in=True):
     shared = dict(breaks=breaks, trunc_scale=truncation, running_intersection=True)
     given = dict(lambdas_fns_positive=bets[0], lambdas_fns_negative=bets[1]) if stakes else {}
     low, high = betting_cs(x, alpha=level, **shared, **given)
-    # Each end of the two-sided interval equals the one-sided sequence at half the level, unless the data refute every
-    # mean.
+    # Each end of the two-sided interval equals the end of the one-sided interval with half the error probability,
+    # unless the values refute every candidate mean.
     lower = betting_lower_cs(x, alpha=level / 2, **shared, **(dict(lambdas_fns=bets[0]) if stakes else {}))
     assert np.array_equal(low, lower) != (name == "no mean is left"), name
     cases.append(

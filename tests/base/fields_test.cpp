@@ -128,6 +128,43 @@ TEST(Fields, ErrorsNameThePathAndWhatWasExpected) {
                [] { read_fields<Part>(Json::array(), "w", ErrorKind::kModel); });
 }
 
+struct Figure {
+  std::optional<double> value, low, high;
+  bool measured = false;
+};
+void visit_fields(Fields& f, Figure& figure) {
+  f.row("ci", "[low, high]", [&](Fields& ci) {
+    ci("low", figure.low);
+    ci("high", figure.high);
+  });
+  f.number_if("value", figure.measured, figure.value);
+}
+
+TEST(Fields, NumbersThatAreNotKnownAreNull) {
+  Figure figure = {{}, {}, 0.5};
+  EXPECT_EQ(json_of(figure).dump(), R"({"ci":[null,0.5]})");
+  figure.measured = true;
+  EXPECT_EQ(json_of(figure).dump(), R"({"ci":[null,0.5],"value":null})");
+  figure.value = 0.25;
+  const Json json = json_of(figure);
+  const Figure back = read_fields<Figure>(json, "w");
+  EXPECT_EQ(back.value, 0.25);
+  EXPECT_EQ(back.low, std::nullopt);
+  EXPECT_EQ(back.high, 0.5);
+  expect_error(ErrorKind::kData, {"w: value: expected a number or null"},
+               [] { read_fields<Figure>({{"ci", {0, 1}}, {"value", "x"}}, "w"); });
+  expect_error(ErrorKind::kData, {"w: ci: expected [low, high]"}, [] { read_fields<Figure>({{"ci", {0}}}, "w"); });
+  Definitions definitions;
+  EXPECT_EQ(
+      definitions.add([](Fields& f) {
+        Figure any;
+        f.type("Figure", "");
+        visit_fields(f, any);
+      }),
+      OrderedJson::parse(R"({"type":"object","properties":{"ci":{"type":"array","items":{"type":["null","number"]},
+    "minItems":2,"maxItems":2},"value":{"type":["number","null"]}},"required":["ci"]})"));
+}
+
 TEST(Fields, AreDescribed) {
   Definitions definitions;
   const OrderedJson whole = definitions.add<Whole>();

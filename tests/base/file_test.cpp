@@ -105,7 +105,7 @@ TEST(File, AtomicWriteIsOldOrNewAtEveryKillPoint) {
 TEST(File, FullDiskIsAnErrorThatLeavesTheOldFile) {
   const testing::Scratch dir;
   put(dir / "f", "old");
-  for (int n = 1; n <= 3; ++n) {  // the disk is full when the file is created, written, renamed
+  for (int n = 1; n <= 3; ++n) {  // the disk becomes full at the create (1), the write (2) or the rename (3)
     EXPECT_EQ(testing::in_child("SPECDEC_ENOSPC_AT", std::to_string(n), [&] { write_file_atomic(dir / "f", "new"); }),
               74);
     EXPECT_EQ(get(dir / "f"), "old");
@@ -474,7 +474,7 @@ TEST(PowerCuts, FindAForgottenFlush) {
 
 TEST(Faults, AFlushThatFailedIsNeverReportedAsDone) {
   const testing::Scratch dir;
-  for (int n = 1; n <= 2; ++n) {  // fails the fsync of the file, then the fsync of its directory
+  for (int n = 1; n <= 2; ++n) {  // the fsync of the file (1) or of its directory (2) fails
     put(dir / "f", "old");
     EXPECT_EQ(testing::in_child("SPECDEC_FSYNC_AT", std::to_string(n), [&] { write_file_atomic(dir / "f", "new"); }),
               74)

@@ -13,7 +13,7 @@ class FingerprintTest : public ::testing::Test {
  protected:
   FingerprintTest() { write_tiny_model(dir / "base", {.layers = 2}); }
 
-  // Returns which tiers differ from the base model after `change` was made to a copy of it.
+  // Returns which tiers of the fingerprint differ from the base model's after `change` was made to a copy of it.
   std::string after(const std::function<void(const fs::path&)>& change) {
     const fs::path copy = dir / ("copy" + std::to_string(++copies_));
     fs::copy(dir / "base", copy, fs::copy_options::recursive);

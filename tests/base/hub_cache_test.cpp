@@ -63,7 +63,7 @@ TEST_F(HubCache, RefsCommitsAndTheirFirstDigits) {
   EXPECT_EQ(commit_of("org/name@" + kOne), kOne);
   EXPECT_EQ(commit_of("org/name@2222222"), kThree);
   EXPECT_EQ(commit_of("org/name@222222"), "");   // fewer than 7 digits
-  EXPECT_EQ(commit_of("org/name@1111111"), "");  // two commits begin like this
+  EXPECT_EQ(commit_of("org/name@1111111"), "");  // two commits begin with these digits
   EXPECT_EQ(commit_of("org/name@1111111b"), kTwo);
   put(repository / "refs" / "gone", "3333333ddddddddddddddddddddddddddddddddd");
   EXPECT_EQ(commit_of("org/name@gone"), "");

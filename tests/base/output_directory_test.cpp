@@ -80,7 +80,7 @@ TEST(OutputDirectory, MustBeADirectoryThatCanBeWritten) {
     expect_error(ErrorKind::kUsage, {name, "is no directory", "the name of a new one"},
                  [&] { check_output_directory(dir / name, kGate); });
   expect_error(ErrorKind::kUsage, {"--out: found an empty name"}, [&] { check_output_directory("", kGate); });
-  if (::geteuid() == 0) return;  // root may write everywhere, so the rest cannot be tested
+  if (::geteuid() == 0) return;  // root may write everywhere, so the refusal below cannot be tested
   fs::create_directory(dir / "closed");
   fs::permissions(dir / "closed", fs::perms::owner_read | fs::perms::owner_exec);
   expect_error(ErrorKind::kIo, {"closed", "Permission denied"},

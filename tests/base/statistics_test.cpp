@@ -123,7 +123,7 @@ TEST(Statistics, EachEndIsAOneSidedSequence) {
   }
   EXPECT_LE(above, 0.05 * kRuns);
   EXPECT_LE(below, 0.05 * kRuns);
-  EXPECT_GT(above + below, 10);  // each end errs now and then, so the test means something
+  EXPECT_GT(above + below, 10);  // some intervals miss 0.605, so the two limits above are tested
 }
 
 TEST(Statistics, ConfidenceSequenceKeepsItsBounds) {
@@ -142,7 +142,7 @@ TEST(Statistics, ConfidenceSequenceKeepsItsBounds) {
   EXPECT_LT(e.value, last.low);
   EXPECT_EQ(e.ci.low, e.value);
   EXPECT_EQ(e.n, 5000);
-  ConfidenceSequence long_run;  // its capitals overflow and underflow a double
+  ConfidenceSequence long_run;  // without limits, its capitals (products over all values) would overflow or underflow
   for (int i = 0; i < 20000; ++i) long_run.observe(0.65);
   EXPECT_GT(long_run.ci().low, 0.64);
   EXPECT_LT(long_run.ci().high, 0.66);

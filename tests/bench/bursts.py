@@ -15,8 +15,8 @@ Prints one JSON object. For every draft and batch size, `to_plain` is the plain 
 server with the draft: the mean over pairs of bursts with its 90 % interval (wanted: at least 0.97). `middle` is the
 mean of the middle three fifths of the pairs. The other fields say how the time of a burst was spent, from /metrics and
 /proc of both servers: seconds by stage of the engine thread and outside of the stages, steps by K, plain steps by
-reason, and probes. They also give the CPU seconds of the measured server and of the other server, which should be idle
-meanwhile."""
+reason, and probes (steps that draft only to measure). They also give the CPU seconds of the measured server and of the
+other server, which should be idle meanwhile."""
 
 import argparse
 import http.client

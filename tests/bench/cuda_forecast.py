@@ -14,18 +14,18 @@ import argparse
 # tensor cores.
 GPUS = {"H100": (3.35e12, 5.5e12, 0.99e15), "H200": (4.8e12, 5.5e12, 0.99e15)}
 COPY, CORES = 0.90, 0.40  # fractions of the memory bandwidth and of the tensor operations that our kernels reach
-WIDE_CORES = 0.60  # the same fraction for cuBLASLt, which multiplies passes of more than NARROW rows
+WIDE_CORES = 0.60  # fraction of the tensor operations that cuBLASLt reaches, in passes of more than NARROW rows
 NARROW = 64
-# Seconds a layer beside the reading of weights and caches: gaps between nine kernels, two norms, the preparation of
+# Seconds per layer in addition to reading weights and caches: gaps between nine kernels, two norms, the preparation of
 # heads, the start and the end of attention, its merge, and the time until the loads of each of the four products are
-# all in flight. The reading of the kernels' machine code gave these numbers.
+# all in flight. The numbers are estimates from the kernels' machine code.
 GAP = 1e-6
 LAYER = 9 * GAP + 5.6e-6 + 1.8e-6 + 2.8e-6 + 2.2e-6 + 5.6e-6
-# Seconds in which one block of 1,024 threads sweeps over a row of 128,256 numbers in the L2 cache: 5.7 µs to read it
-# (64 bytes a clock), 9 to read and write it; a sum in fixed point takes 9, because a multiprocessor converts 16
-# numbers a clock to or from 64 bits, and the exponential of every element 17. A draw finds the largest logit, weighs
-# the logits, scales the weights, and sums them once more. If top-k or top-p leave few tokens, these are in a list and
-# the row is only set to 0.
+# Seconds in which one block of 1,024 threads reads or rewrites a row of 128,256 numbers in the L2 cache: 5.7 µs to read
+# it (64 bytes a clock), 9 to read and write it; a sum in fixed point takes 9, because a multiprocessor converts 16
+# numbers a clock to or from 64 bits, and the exponential of every element 17. Sampling a token finds the largest logit,
+# computes the exponentials, scales them to probabilities, and sums these. If top-k or top-p leave few tokens, these
+# tokens are in a list and the row is only set to 0.
 READ, REWRITE, SUM, WEIGH, CLEAR, LIST = 5.7e-6, 9e-6, 9e-6, 17e-6, 5e-6, 4e-6
 DRAW = {
     "greedy": READ,
@@ -33,9 +33,10 @@ DRAW = {
     "top-p": READ + WEIGH + LIST + CLEAR + SUM + 2e-6,
     "top-k": READ + 2 * LIST + READ + CLEAR + SUM + 2e-6,
 }
-# Seconds of verification, which has half the threads: a sweep for the scores and up to three for the rules.
+# Seconds of verification, whose blocks have half as many threads: they read the row of logits once for the scores, and
+# up to three times for the verification rule.
 VERIFY = 80e-6
-ROUND = 60e-6  # seconds a round for planning, upload, copy back and wait
+ROUND = 60e-6  # seconds per step on the device (drafting and verification) for planning, upload, copy back and wait
 VOCAB = 128256
 
 

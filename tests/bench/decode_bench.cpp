@@ -6,7 +6,7 @@
 //
 // Prints one JSON object. For each dtype it has the microseconds of a pass with 1 to 16 rows, each also divided by the
 // time of a pass with one row, the tokens/s of plain decoding, and the read bandwidth, which limits a pass with one
-// row. Passes and reads alternate. Each time is the shortest of all rounds, because other processes can only add time.
+// row. Passes and reads alternate. Each time is the shortest of all repetitions, because other processes only add time.
 #include <ATen/Parallel.h>
 
 #include <algorithm>

@@ -32,7 +32,7 @@ from pathlib import Path
 
 LOSSES = {"kl": "kl_div", "rkl": "rkl", "jsd": "jsd", "tv": "tv", "nla": "nla", "lk_hybrid": "lk_hybrid"}
 TTT_STEPS, TTT_DECAY, WARMUP, MIN_RATIO, CLIP = 5, 0.8, 0.03, 0.05, 1.0
-STRETCH = 32  # batches; rows are sorted by length within them, as in distill/rows/batcher.cpp
+STRETCH = 32  # rows are sorted by length within this many batches, as in distill/rows/batcher.cpp
 
 
 # --- the PyTorch loop, in a process of its own ---
@@ -52,8 +52,8 @@ def read_rows(data):
 
 
 def batches(rows, tokens, seed):
-    """Yields batches of rows endlessly. Each epoch is shuffled; then the rows within each stretch of batches are sorted
-    by length."""
+    """Yields batches of rows endlessly. Each epoch is shuffled; then the rows of every STRETCH batches are sorted by
+    length."""
     draw = random.Random(seed)
     while True:
         order = list(range(len(rows)))
@@ -173,7 +173,8 @@ def rate(o, step):
 
 
 def twin(o):
-    """Trains one head, writes it to --out in the plain layout with config.json of --like, and prints its figures."""
+    """Trains one head, writes it to --out in the plain layout with the config.json of the head --like, and prints its
+    figures."""
     import types
 
     import torch

@@ -1,5 +1,5 @@
-"""Checks that the gate notices a busy machine. Runs gates of one pair, some on an idle machine and some beside a busy
-loop on every core.
+"""Checks that the gate (`specdec validate`) notices a busy machine. Runs the gate several times on one model pair,
+partly on an idle machine and partly beside a busy loop on every core.
 
   python3 tests/bench/gates.py BUILD --target DIR --draft DIR[+NOISE] --texts FILE [--gates 5] [--threads 2]
       [--dtype bf16] [--out FILE]

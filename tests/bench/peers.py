@@ -220,8 +220,8 @@ def timed(answer, tokens):
 
 
 def seconds_of(engines, prompts, o, temperature):
-    """Returns a map from engine to its seconds for each prompt, of which the shortest of all rounds counts. The engines
-    take turns, and each prompt begins with a different engine."""
+    """Returns a map from engine to its seconds for each prompt, the shortest of all repetitions. The engines take
+    turns, and each prompt begins with a different engine."""
     best = {name: [math.inf] * len(prompts) for name in engines}
     for round_ in range(o.rounds):
         for i, prompt in enumerate(prompts):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """redaction_figures.py SPECDEC SHARED: measures the recall of `data ingest`'s redaction on examples from other
 projects' generators, and its precision on real text (SHARED/data/gpteacher and gsm8k), where other projects' validators
-judge each find.
+judge each redacted text.
 
     python3 -m venv env && env/bin/pip install faker==40.1.0 phonenumbers==9.0.43 python-stdnum==2.2
     env/bin/python tests/bench/redaction_figures.py build/bin/specdec ../shared
@@ -337,7 +337,7 @@ def precision(specdec, shared, work):
         for tag, original in zip(pieces[1::2], match.groups()):
             kind = tag[1:-1].lower()
             if original == tag:
-                continue  # the original text contained the tag already
+                continue  # the tag was in the original text and replaces nothing
             total += 1
             ok = judge(kind, original)
             good += ok

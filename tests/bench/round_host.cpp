@@ -1,5 +1,6 @@
-// Times the host's part of a round on a GPU: planning, describing, uploading and committing. Between two rounds a GPU
-// waits for this part. The kernels of this benchmark do nothing, and its device memory is host memory.
+// Times the host's part of a round (one step of drafting and verification on a GPU): planning, describing, uploading
+// and committing. Between two rounds a GPU waits for this part. The kernels of this benchmark do nothing, and its
+// device memory is host memory.
 //
 // Usage: round_host_bench [--layers N] [--draft-layers N] [--k K] [--context N] [--rounds N]
 //
@@ -38,7 +39,11 @@ const kernels::CudaLibrary& idle_library() {
     idle.error_text = [](int32_t) { return ""; };
     idle.rms_norm = [](CudaDtype, int32_t, const void*, const void*, float, int64_t, int64_t, void*) { return 0; };
     idle.gather_rows = [](CudaDtype, int32_t, const void*, const int32_t*, int64_t, int64_t, void*) { return 0; };
-    idle.copy = [](int32_t, void*, const void*, int64_t) { return 0; };
+    idle.copy = [](int32_t, void* to, const void* from, int64_t bytes) {
+      std::memcpy(to, from, static_cast<size_t>(bytes));
+      return 0;
+    };
+    idle.synchronize = [](int32_t) { return 0; };
     idle.rows_product = [](CudaDtype, int32_t, const kernels::RowsProduct* product) {  // clears the logits of prefill
       for (int64_t row = 0; row < product->rows; ++row)
         std::memset(static_cast<uint16_t*>(product->out) + row * product->stride, 0,

@@ -41,23 +41,21 @@ TEST(DistillPage, LongRunsAreThinnedToMeans) {
 }
 
 TEST(DistillPage, ShowsWhereTheDraftIsAcceptedAndWhatTheRunCost) {
-  const auto figure = [](double value) { return Json{{"value", value}, {"ci", {value - 0.1, value + 0.1}}}; };
-  const auto part = [&](const char* name, const Json& before, double after) {
-    return Json{{"name", name},   {"before", before},    {"after", figure(after)},
-                {"requests", 20}, {"conversations", 10}, {"tokens", 1234}};
+  const auto figure = [](double value) { return DistillFigure{value, value - 0.1, value + 0.1}; };
+  const auto part = [&](const char* name, std::optional<DistillFigure> before, double after) {
+    return DistillPart{name, before, figure(after), 20, 10, 1234};
   };
-  const Json result = {{"verdict", "improved"},
-                       {"acceptance",
-                        {{"by_position", {part("1-16", figure(0.25), 0.75), part("17-64", Json(), 0.5)}},
-                         {"by_domain", {part("", figure(0.2), 0.4), part("code", figure(0.3), 0.6)}}}},
-                       {"cost",
-                        {{"seconds", 7300.0},
-                         {"training_seconds", 3600.0},
-                         {"training_tokens", 5000000},
-                         {"tokens_per_second", 1388.9},
-                         {"device", "cpu"},
-                         {"processes", 2},
-                         {"teacher_share", 0.4}}}};
+  DistillReport result;
+  result.scores.emplace();
+  result.scores->by_position = {part("1-16", figure(0.25), 0.75), part("17-64", {}, 0.5)};
+  result.scores->by_domain = {part("", figure(0.2), 0.4), part("code", figure(0.3), 0.6)};
+  result.cost = {.seconds = 7300,
+                 .training_seconds = 3600,
+                 .training_tokens = 5000000,
+                 .tokens_per_second = 1388.9,
+                 .device = "cpu",
+                 .processes = 2,
+                 .teacher_share = 0.4};
   const Page page = distill_page(result, {{"held_out/acceptance", {{0, 2}, {0.1, 0.3}}},
                                           {"held_out/acceptance_low", {{0, 2}, {0.05, 0.2}}},
                                           {"held_out/acceptance_high", {{0, 2}, {0.15, 0.4}}}});
@@ -79,20 +77,19 @@ TEST(DistillPage, ShowsWhereTheDraftIsAcceptedAndWhatTheRunCost) {
 }
 
 TEST(DistillPage, ShowsWhatTheResultHolds) {
-  const Json side = {{"value", 0.5}, {"ci", {0.45, 0.55}}}, gain = {{"value", -0.0002}, {"ci", {-0.0004, 0.0001}}};
-  const Json result = {
-      {"verdict", "improved"},
-      {"reason", "better <b>by far</b>"},
-      {"acceptance", {{"before", side}, {"after", side}, {"difference", gain}, {"conversations", 40}}},
-      {"training",
-       {{"steps", 7},
-        {"kept_step", 6},
-        {"tokens_per_second", 100.5},
-        {"layers",
-         {{"probe_rows", 3},
-          {"kept", {0, 2}},
-          {"trials", {{{"layers", {1, 2}}, {"acceptance", 0.125}}, {{"layers", {0, 2}}, {"acceptance", 0.25}}}}}}}},
-      {"options", {{"loss", "kl"}, {"max_steps", 7}}}};
+  DistillReport result;
+  result.verdict = Verdict::kImproved;
+  result.reason = "better <b>by far</b>";
+  result.scores.emplace();
+  result.scores->before.figure = result.scores->after.figure = {0.5, 0.45, 0.55};
+  result.scores->difference = {-0.0002, -0.0004, 0.0001};
+  result.scores->conversations = 40;
+  result.training = {.steps = 7, .tokens_per_second = 100.5, .kept_step = 6};
+  result.training->layers = {
+      {"probe_rows", 3},
+      {"kept", {0, 2}},
+      {"trials", {{{"layers", {1, 2}}, {"acceptance", 0.125}}, {{"layers", {0, 2}}, {"acceptance", 0.25}}}}};
+  result.options = {{"loss", "kl"}, {"max_steps", 7}};
   const std::map<std::string, Curve> curves = {{"train/acceptance", {{1, 2}, {0.1, 0.2}}},
                                                {"held_out/acceptance", {{0, 2}, {0.05, 0.3}}}};
   const Page page = distill_page(result, curves);
@@ -118,9 +115,9 @@ TEST(DistillPage, ShowsWhatTheResultHolds) {
     EXPECT_NE(html.find(text), std::string::npos) << text;
   EXPECT_NE(markdown.find("better &#60;b&#62;by far"), std::string::npos);
   // The page of a run that ended before training shows its reason.
-  EXPECT_NE(render_html(distill_page({{"verdict", "inconclusive"}, {"reason", "too little data"}}, {}))
-                .find("too little data"),
-            std::string::npos);
+  DistillReport without;
+  without.reason = "too little data";
+  EXPECT_NE(render_html(distill_page(without, {})).find("too little data"), std::string::npos);
 }
 
 }  // namespace

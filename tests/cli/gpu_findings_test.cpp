@@ -5,23 +5,20 @@
 namespace specdec::cli {
 namespace {
 
-Json gpu(int index, const Json& faults = Json::array()) {
-  return {{"index", index},
-          {"name", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"},
-          {"compute_capability", "9.0"},
-          {"free_bytes", int64_t{9} << 30},
-          {"total_bytes", int64_t{10} << 30},
-          {"copy_bytes_per_second", 3.6e11},
-          {"cases", 200},
-          {"seconds", 1.25},
-          {"faults", faults}};
-}
-Json fault(const std::string& kernel, const std::string& shape, const std::string& what) {
-  return {{"kernel", kernel}, {"shape", shape}, {"what", what}};
+GpuCheck gpu(int index, const std::vector<GpuFault>& faults = {}) {
+  return {.index = index,
+          .name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+          .compute_capability = "9.0",
+          .free_bytes = int64_t{9} << 30,
+          .total_bytes = int64_t{10} << 30,
+          .copy_bytes_per_second = 3.6e11,
+          .cases = 200,
+          .seconds = 1.25,
+          .faults = faults};
 }
 
 TEST(GpuFindings, NamesDevicesAsCudaNumbersThem) {
-  const auto found = gpu_findings({{"gpus", Json::array({gpu(0), gpu(1)})}, {"none", ""}});
+  const auto found = gpu_findings({{gpu(0), gpu(1)}, ""});
   ASSERT_EQ(found.size(), 4u);
   EXPECT_EQ(found[0].name, "gpu");
   EXPECT_EQ(found[0].text,
@@ -33,11 +30,10 @@ TEST(GpuFindings, NamesDevicesAsCudaNumbersThem) {
 }
 
 TEST(GpuFindings, NamesEachKernelThatComputesWrongResults) {
-  const auto found = gpu_findings(
-      {{"gpus", Json::array({gpu(2, {fault("rope", "fp16 5 x 3 x 64", "element 7 of 960 is 0.5, expected 0.25"),
-                                     fault("sample", "4 x 333, T 1", "tokens, element 1 of 4 is 9, expected 8"),
-                                     fault("rope", "bf16 5 x 3 x 64", "element 0 of 960 is 1, expected 2")})})},
-       {"none", ""}});
+  const auto found = gpu_findings({{gpu(2, {{"rope", "fp16 5 x 3 x 64", "element 7 of 960 is 0.5, expected 0.25"},
+                                            {"sample", "4 x 333, T 1", "tokens, element 1 of 4 is 9, expected 8"},
+                                            {"rope", "bf16 5 x 3 x 64", "element 0 of 960 is 1, expected 2"}})},
+                                   ""});
   ASSERT_EQ(found.size(), 3u);
   EXPECT_TRUE(found[0].good);
   EXPECT_FALSE(found[1].good);
@@ -49,15 +45,15 @@ TEST(GpuFindings, NamesEachKernelThatComputesWrongResults) {
 }
 
 TEST(GpuFindings, WithoutAGpuModelsRunOnTheCpu) {
-  const auto found = gpu_findings({{"gpus", Json::array()}, {"none", "no NVIDIA driver is loaded"}});
+  const auto found = gpu_findings({{}, "no NVIDIA driver is loaded"});
   ASSERT_EQ(found.size(), 1u);
   EXPECT_TRUE(found[0].good);
   EXPECT_EQ(found[0].text, "no NVIDIA driver is loaded: models run on the CPU");
 }
 
 TEST(EngineFindings, TellAnEngineThatDoesNotStartFromAGpuThatFails) {
-  Json gpus;
-  auto found = engine_findings("/e", 0, Json({{"gpus", Json::array({gpu(0)})}, {"none", ""}}).dump(), gpus);
+  std::vector<GpuCheck> gpus;
+  auto found = engine_findings("/e", 0, json_of(GpuChecks{{gpu(0)}, ""}).dump(), gpus);
   ASSERT_EQ(found.size(), 3u);
   EXPECT_EQ(found[0].text, "/e starts");
   EXPECT_EQ(gpus.size(), 1u);

@@ -20,7 +20,7 @@ TEST(HoldoutAdvice, NamesTheShareOrAsksForMoreLogs) {
   }
 }
 
-// The advised share, which the split rounds to whole conversations, holds out enough of them.
+// The advised share, which the split rounds to whole conversations, holds out enough conversations for a verdict.
 TEST(HoldoutAdvice, TheShareIsEnough) {
   for (int64_t n = 32; n < 5000; ++n)
     EXPECT_GE(std::llround(holdout_advice(n, 0).share * static_cast<double>(n)), 15) << n;

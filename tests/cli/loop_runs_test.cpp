@@ -15,27 +15,27 @@ constexpr int64_t kHour = 3600, kNow = 1000 * kHour;
 struct LoopRuns : ::testing::Test {
   testing::Scratch dir;
   fs::path work = dir / "work";
-  RunInputs inputs{"target", std::string(64, 'a'), "", std::string(64, 's'), {{"day-1", "1"}}};
+  LoopInputs inputs{"target", std::string(64, 'a'), "", std::string(64, 's'), {{"day-1", "1"}}};
 
-  RunInputs with_log(const std::string& digest) const {
-    RunInputs other = inputs;
-    other.logs[0].second = digest;
+  LoopInputs with_log(const std::string& digest) const {
+    LoopInputs other = inputs;
+    other.logs[0].sha256 = digest;
     return other;
   }
-  fs::path run_of(const RunInputs& i) const { return work / "runs" / i.key(); }
-  RunState begin(const RunInputs& i, int64_t now) {
+  fs::path run_of(const LoopInputs& i) const { return work / "runs" / i.key(); }
+  RunState begin(const LoopInputs& i, int64_t now) {
     make_directories(run_of(i));
     RunState state(run_of(i), i, now);
     return state;
   }
   // Records a run that finished its data stage and ended with `code` (0: it was killed), one hour after it began.
-  void ended(const RunInputs& i, int code, int64_t now) {
+  void ended(const LoopInputs& i, int code, int64_t now) {
     RunState state = begin(i, now - kHour);
     state.record("data", run_of(i), 1, nullptr);
     if (code != 0) state.stopped({"validate", code, 1}, now);
   }
-  std::optional<std::string> next(const RunInputs& i) const { return run_to_continue(earlier_runs(work), i); }
-  int refused(const RunInputs& i, int64_t now = kNow) const {
+  std::optional<std::string> next(const LoopInputs& i) const { return run_to_continue(earlier_runs(work), i); }
+  int refused(const LoopInputs& i, int64_t now = kNow) const {
     const auto r = refusal(earlier_runs(work), i, 24 * kHour, now);
     return r ? r->exit_code : 0;
   }
@@ -55,7 +55,7 @@ TEST(StageEnd, TheJsonOfAnErrorIsNoResult) {
 TEST_F(LoopRuns, TheKeyIsWhatGoesIn) {
   EXPECT_EQ(inputs.key(), with_log("1").key());
   EXPECT_NE(inputs.key(), with_log("2").key());
-  RunInputs other = inputs;
+  LoopInputs other = inputs;
   other.target = "the same model elsewhere";
   EXPECT_EQ(inputs.key(), other.key());
   other.settings_sha256 = std::string(64, 't');
@@ -69,7 +69,7 @@ TEST_F(LoopRuns, AnInterruptedRunGoesOnAlthoughLogsHaveGrown) {
   EXPECT_EQ(next(with_log("2")), std::nullopt) << "nothing of it is worth keeping before its data is there";
   ended(inputs, 0, kNow);
   EXPECT_EQ(next(with_log("2")), inputs.key());
-  RunInputs other = with_log("2");
+  LoopInputs other = with_log("2");
   other.target_id = std::string(64, 'b');
   EXPECT_EQ(next(other), std::nullopt) << "another target is another matter";
 }
@@ -98,7 +98,7 @@ TEST_F(LoopRuns, AVerdictCoolsDown) {
   EXPECT_EQ(refused(inputs, kNow + 100 * kHour), 3) << "for ever";
   EXPECT_EQ(refused(with_log("2"), kNow + 23 * kHour), 75);
   EXPECT_EQ(refused(with_log("2"), kNow + 25 * kHour), 0);
-  RunInputs other = with_log("2");
+  LoopInputs other = with_log("2");
   other.settings_sha256 = std::string(64, 't');
   EXPECT_EQ(refused(other), 0) << "other settings have no verdict";
   other = inputs;
@@ -163,12 +163,12 @@ TEST_F(LoopRuns, AChangedSettingRepeatsItsStageAndThoseAfterIt) {
   for (const auto& [stage, key] : {std::pair("data", "d"), {"distill", "t"}, {"validate", "v"}})
     run_stage(first, stage, key);
   first.stopped({"package", 3, 1}, kNow);
-  RunInputs other = inputs;
+  LoopInputs other = inputs;
   other.settings_sha256 = std::string(64, 't');
   RunState state(run_of(inputs), other, kNow);
-  EXPECT_EQ(state.json().at("verdict"), "running") << "the verdict was one on other settings";
-  EXPECT_EQ(state.json().at("inputs").at("settings_sha256"), other.settings_sha256);
-  EXPECT_FALSE(state.json().contains("stopped"));
+  EXPECT_EQ(state.state().head.verdict, "running") << "the verdict was one on other settings";
+  EXPECT_EQ(state.state().inputs.settings_sha256, other.settings_sha256);
+  EXPECT_FALSE(state.state().stopped);
   EXPECT_TRUE(state.done("data", "d", out));
   EXPECT_TRUE(state.done("distill", "t", out)) << "a changed floor trains nothing again";
   EXPECT_FALSE(state.done("validate", "v2", out));
@@ -183,7 +183,7 @@ TEST_F(LoopRuns, AChangedSettingRepeatsItsStageAndThoseAfterIt) {
 TEST_F(LoopRuns, AStateOfAnOlderVersionGoesOn) {
   ended(inputs, 75, kNow);
   const RunState state(run_of(inputs), inputs, kNow);
-  ASSERT_FALSE(state.json().contains("begun"));
+  ASSERT_TRUE(state.state().begun.empty());
   EXPECT_TRUE(state.done("data", "any", run_of(inputs)));
   EXPECT_FALSE(state.began_otherwise("distill", "any"));
 }

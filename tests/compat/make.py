@@ -3,7 +3,8 @@ python3 tests/compat/make.py BUILD [NAME]
 
 The files go to tests/compat/NAME (by default the version of BUILD/bin/specdec); an existing folder is not overwritten.
 They are made from models of a few thousand parameters. The models themselves can be made again from their seed, so they
-are not kept, except those in the package. e440b37 was written without --salt, which that version did not have."""
+are not kept, except those in the package. The folder e440b37 was written without --salt, which that version did not
+have."""
 
 import json
 import os
@@ -29,7 +30,7 @@ from tiny_model import write_traffic  # noqa: E402
 
 
 class Maker:
-    """Replaces the Observer of tests/same_behaviour for the functions of that folder that this script calls. Has the
+    """Stands in for the Observer of tests/same_behaviour when this script calls functions of that folder. Has the
     scratch folder that these functions need, and a normaliser that replaces nothing."""
 
     class normaliser:

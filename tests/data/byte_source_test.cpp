@@ -136,8 +136,8 @@ TEST(Sources, DirectoriesPatternsAndFiles) {
   };
   EXPECT_EQ(names(s.path()), "a.jsonl b.jsonl.gz c.json.zst d.txt e.csv odd[1].jsonl ");
   EXPECT_EQ(names((s / "*.jsonl*").string()), "a.jsonl b.jsonl.gz g.jsonl.partial odd[1].jsonl ");
-  EXPECT_EQ(names((s / "odd[1].jsonl").string()), "odd[1].jsonl ");  // a file has that name
-  EXPECT_EQ(names((s / "absent").string()), "absent ");              // the reader will report the error
+  EXPECT_EQ(names((s / "odd[1].jsonl").string()), "odd[1].jsonl ");  // no pattern, because a file has this name
+  EXPECT_EQ(names((s / "absent").string()), "absent ");              // no error here: the reader reports a missing file
   EXPECT_EQ(names("-"), "- ");
   EXPECT_THROW(names((s / "*.parquet").string()), Error);
   EXPECT_THROW(names((s / "sub.jsonl").string()), Error);

@@ -95,7 +95,7 @@ TEST(MappedRow, MessagesAreAChat) {
       accepted_row(R"({"rules":"S","log":{"turns":)" + turns + R"(},"tools":)" + tools + "}", options).record;
   EXPECT_EQ(chat_text(chat), "system:S;user:u;assistant:a;");
   EXPECT_EQ(chat.tools, tools);
-  const std::string packed = Json{{"log", {{"turns", turns}}}}.dump();  // as in a CSV file
+  const std::string packed = Json{{"log", {{"turns", turns}}}}.dump();  // the list as text, as in a CSV file
   EXPECT_EQ(chat_text(accepted_row(packed, options).record), "user:u;assistant:a;");
   EXPECT_EQ(why_rejected(R"({"log":{"turns":"SECRET"}})", options), "bad_field: log.turns: expected an array");
   EXPECT_EQ(why_rejected(R"({"log":{}})", options), "bad_field: log.turns: missing");

@@ -70,7 +70,7 @@ Ingested ingest_records(const Scratch& scratch, const std::vector<fs::path>& fil
   return made;
 }
 
-// Which metadata the fixtures of a format have besides the content.
+// States which metadata the fixtures of a format have besides the content.
 struct Carries {
   bool id = true, conversation = true, time = true, sampling = true, writer = true;
 };

@@ -69,8 +69,8 @@ TEST(IdKey, RefusesWhatIsNoSaltOrNotPrivate) {
   EXPECT_NE(problem(s / "folder"), "");
 }
 
-// With the same salt file, a later ingest gives the rows the same pseudonyms. Without that file, the rows get other
-// pseudonyms. Neither a plain hash of a name nor the salt itself occurs in the output.
+// With the same salt file (the secret for hashing names), a later ingest gives the rows the same pseudonyms. Without
+// that file, the rows get other pseudonyms. Neither a plain hash of a name nor the salt itself occurs in the output.
 TEST(IdKey, IngestKeepsItBesideTheOutput) {
   const Scratch s;
   IngestOptions o;
@@ -106,7 +106,7 @@ TEST(IdKey, IngestKeepsItBesideTheOutput) {
   EXPECT_NE(slurp(s / "second" / "records.jsonl"), first);
 }
 
-// A run that fails removes the salt that it made, unless another run of the same directory uses it.
+// A run that fails removes the salt file that it made, unless another run for the same output directory uses the file.
 TEST(IdKey, AFailingIngestRemovesOnlyASaltThatNobodyUses) {
   const Scratch s;
   IngestOptions o;

@@ -243,7 +243,7 @@ TEST_F(IngestTest, IdsAreUniqueAndConversationsFallBack) {
 
 TEST_F(IngestTest, ToolCallsThatRedactionMakesTooLongRejectTheirRow) {
   std::string arguments = "\"";
-  while (arguments.size() < 1'040'000) arguments += "a@b.de ";  // grows: the tag is one byte longer
+  while (arguments.size() < 1'040'000) arguments += "a@b.de ";  // redaction adds a byte to each address: [EMAIL]
   const Json calls = Json::parse(R"([{"function":{"name":"f","arguments":)" + arguments + "\"}}]");
   const auto row = [](const Json& list) {
     return Json{{"messages",
@@ -446,7 +446,7 @@ TEST_F(IngestTest, FullDiskIsAnErrorAndKeepsTheOldOutput) {
     waitpid(child, &status, 0);
     EXPECT_EQ(WEXITSTATUS(status), 42) << at;
     EXPECT_EQ(slurp(scratch_ / "out" / "index.json"), before);
-    EXPECT_EQ(rows().size(), 12u);  // the shards match the old index
+    EXPECT_EQ(rows().size(), 12u);  // the shards are still those of the first run
   }
 }
 

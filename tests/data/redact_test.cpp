@@ -213,8 +213,7 @@ TEST(Redact, LinearOnHostileText) {
                                   std::string("DE89"), std::string("1."), std::string("+1"),
                                   std::string("eyJaaaaaaaa."), std::string("-----BEGIN PRIVATE KEY-----")}) {
     std::string text;
-    // With units of more than 20 characters, only the search for line ends is repeated. It is fast, so the text is
-    // longer.
+    // The long units repeat only the search for line ends, which is fast, so their texts are longer.
     const size_t size = unit.size() > 20 ? 8'000'000 : 300'000;
     while (text.size() < size) text += unit;
     RedactionCounts counts;

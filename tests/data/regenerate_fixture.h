@@ -28,7 +28,7 @@ class Endpoint {
 
   bool ids = true;
   std::string finish_reason = "length";
-  std::function<ToyReply(const Json& body, int call)> intercept;  // status 0 = answer as usual
+  std::function<ToyReply(const Json& body, int call)> intercept;  // gives the reply; status 0 = the usual answer
   std::map<std::string, Json> bodies;                             // prompt → request body
   std::atomic<int> calls{0};
   std::atomic<bool> dead{false};  // true: closes every connection

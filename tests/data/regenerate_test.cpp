@@ -73,7 +73,7 @@ TEST_F(RegenerateTest, TextOnlyEndpointsNeedTheTokenizer) {
   run(o);
   EXPECT_EQ(learnt("q4"), "4 again");
   EXPECT_EQ(by_id().at("q4").tokens.front(), tokenizer_.bos_id());
-  EXPECT_EQ(endpoint_.bodies.count("Question 4"), 1u);  // the endpoint adds BOS
+  EXPECT_EQ(endpoint_.bodies.count("Question 4"), 1u);  // sent without BOS, which the endpoint adds
   RegenerateOptions foreign = options();
   foreign.target.clear();
   foreign.out = (scratch_ / "foreign").string();

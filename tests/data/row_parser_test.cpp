@@ -158,7 +158,7 @@ TEST(RowParser, ThoughtsUnderTheirThreeNames) {
             "unsupported_content");
   EXPECT_EQ(rejected(R"({"type":"GENERATION","traceId":"t","input":"q","output":{"role":"assistant","content":"a",)"
                      R"("reasoning":"hm"}})"),
-            "unsupported_content");  // a raw prompt has no place for a thought
+            "unsupported_content");  // a raw prompt has no field for a thought
 }
 
 TEST(RowParser, WhyAnAnswerEnded) {

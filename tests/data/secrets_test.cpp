@@ -134,7 +134,8 @@ TEST(Secrets, SurpriseTellsRandomFromNames) {
   EXPECT_DOUBLE_EQ(character_entropy("abab"), 1);
 }
 
-// The position of a find is mapped back to the original text: the text around the find keeps its bytes.
+// Redaction searches normalised text and maps each position back to the original, so the text around a redacted part
+// keeps its bytes.
 TEST(Normalise, MapsBackToTheOriginal) {
   std::string around;
   while (around.size() < 700) around += "größe – “naïve” 東京\u3000 100%20x ";

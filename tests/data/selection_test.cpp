@@ -254,7 +254,7 @@ TEST(Records, AreReadAgainAndReplaceOnlyTheirOwn) {
   EXPECT_THROW(ingest(o, {}), Error);
   o.mix = "";
   o.records = false;
-  EXPECT_THROW(ingest(o, {}), Error);  // there is no target
+  EXPECT_THROW(ingest(o, {}), Error);  // shards need a target, and there is none
 }
 
 }  // namespace

@@ -135,8 +135,8 @@ TEST_F(TokeniseAnswers, ACutAnswerIsLearntAsItWasWritten) {
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, record)), "<think>\nfirst I");
   record.messages.back() = with_thought("Once", "hm");
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, record)), "<think>\nhm\n</think>\n\nOnce");
-  // This template's prompt begins the thought. Earlier answers are learnt if the prompt shows them as they were
-  // written.
+  // The generation prompt of this template ends with "<think>". Earlier answers are learnt if the prompt shows them as
+  // they were written.
   std::string begins = kThinking;
   begins.replace(begins.rfind("'<|im_start|>assistant\n'"), std::string("'<|im_start|>assistant\n'").size(),
                  "'<|im_start|>assistant\n<think>\n'");
@@ -170,7 +170,7 @@ TEST_F(TokeniseAnswers, AnAnswerThatTheTemplateChangesIsLearntAsItWasWritten) {
   const RowTokeniser closed =
       with(std::string(kForgetting) + "{% if not add_generation_prompt %}{{ '<s>' }}{% endif %}");
   EXPECT_EQ(learnt_text(closed.tokenizer(), row(closed, one)), content + "<|im_end|>");
-  // The prompt of this template begins the thought.
+  // The generation prompt of this template ends with "<think>".
   std::string begins = kForgetting;
   begins.replace(begins.rfind("assistant\n"), std::string("assistant\n").size(), "assistant\n<think>");
   const RowTokeniser b = with(begins);

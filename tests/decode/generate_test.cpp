@@ -32,7 +32,8 @@ TEST_F(Generate, EndsByLength) {
 
 TEST_F(Generate, CutsAfterEosButCountsWhatWasAccepted) {
   const std::vector<int32_t> text = run(0).tokens;
-  // Finds a position inside a block of five whose token did not occur before in the text.
+  // Finds a token that does not occur earlier in the text, and at which the answer then ends within a step: each step
+  // emits five tokens, and this token is not one of the last two.
   size_t at = 0;
   for (size_t i = 1; i < text.size() && at == 0; ++i)
     if (i % 5 < 3 && std::find(text.begin(), text.begin() + static_cast<ptrdiff_t>(i), text[i]) ==

@@ -110,7 +110,7 @@ TEST(LogitsProcessors, PresenceAndFrequencyCountTheAnswerRepetitionThePromptToo)
 TEST(LogitsProcessors, BadWordsNeedTheirWholePrefixInTheAnswer) {
   LogitsProcessors rules;
   rules.bad_words = {{1, 2, 3}};
-  LogitsProcessorState state(rules, toy::Tokens{1, 2});  // the same tokens in the prompt do not count
+  LogitsProcessorState state(rules, toy::Tokens{1, 2});  // bad words must not match tokens of the prompt
   const auto forbidden = [&state] {
     std::vector<float> logits(5, 0.f);
     EXPECT_EQ(state.apply(logits), Applied::kDone);
@@ -146,7 +146,7 @@ TEST(LogitsProcessors, WhatEndsAnAnswerWaitsForItsMinimum) {
   EXPECT_FALSE(rules.any()) << "nothing could end the answer";
   rules.stop_ids = {1, 3};
   EXPECT_TRUE(rules.any());
-  LogitsProcessorState state(rules, toy::Tokens{0, 0, 0});  // tokens of the prompt do not count
+  LogitsProcessorState state(rules, toy::Tokens{0, 0, 0});  // min_tokens does not count tokens of the prompt
   const auto waits = [&state] {
     std::vector<float> logits(5, 0.f);
     EXPECT_EQ(state.apply(logits), Applied::kDone);

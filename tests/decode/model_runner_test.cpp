@@ -137,8 +137,8 @@ TEST_F(RealModels, TreesGiveTheSameTextAndKeepMore) {
   EXPECT_GT(text({3, 2, 1}, VerifyRule::kToken, 1).counts.length(), text({}, VerifyRule::kToken, 1).counts.length());
 }
 
-// Makes a random model whose weights are scaled up, so that its predictions are sharp. `border` is the original context
-// length of a longrope; 0 means a plain rope. `cache_blocks` limits the cache; 0 means no limit.
+// Makes a random model whose weights are scaled up, so that its predictions are sharp. `border` is the text length
+// above which a longrope changes its scaling; 0 means a plain rope. `cache_blocks` limits the cache; 0 means no limit.
 std::unique_ptr<CausalModel> make_random(uint64_t seed, int64_t border, int64_t cache_blocks = 0) {
   model::DecoderConfig c;
   c.model_type = "llama";
@@ -174,7 +174,7 @@ std::vector<float> read(CausalModel& model, SequenceId id, std::span<const int32
 constexpr int64_t kBlock = model::BlockPool::kTokens;
 
 // A prompt that the same tenant has cached is not prefilled again and gives bit-identical logits, with a plain rope and
-// on both sides of the border of a longrope.
+// with a longrope, on both sides of the length at which its scaling changes.
 TEST(ModelRunner, APromptReadBeforeIsAdopted) {
   for (const int64_t border : {int64_t{0}, kBlock / 2, 2 * kBlock + 30}) {
     const auto model = make_random(1, border, 20), plain = make_random(1, border);
@@ -292,7 +292,7 @@ TEST(ModelRunner, AStepAdoptsPromptsForBothModels) {
   }
 }
 
-// Trees work on both sides of the border of a longrope's scaling, where caches are recomputed.
+// Trees work on both sides of the length at which a longrope's scaling changes and caches are recomputed.
 TEST(ModelRunner, TreesOfALongropeModelKeepTheirPaths) {
   const auto make = [](uint64_t seed) { return make_random(seed, 24); };
   const std::unique_ptr<CausalModel> target = make(1), same = make(1), other = make(2);

@@ -217,7 +217,8 @@ TEST(Step, AFailingDraftCostsOnlyItsOwnSequenceTheDraft) {
     EXPECT_EQ(b.s.tokens(), text_b);
     EXPECT_GT(a.s.counts().plain_steps, 5);
     EXPECT_EQ(b.s.counts().accepted, b.s.counts().drafted) << "the draft is the target: its cache was left wrong";
-    EXPECT_EQ(b.s.counts().plain_steps, b.s.counts().plain_steps > 0 ? 1 : 0);  // at most one, for the last token
+    // At most one plain step, which emits the last token.
+    EXPECT_EQ(b.s.counts().plain_steps, b.s.counts().plain_steps > 0 ? 1 : 0);
     EXPECT_EQ(draft.open_sequences(), 1u);
   }
 }
@@ -289,7 +290,8 @@ TEST(Step, ATargetThatThrowsLeavesEverythingAsItWas) {
   EXPECT_EQ(r.s.tokens(), run(stepper, plain));
 }
 
-// A model that fails once in truncate(), which is called after the shadow draft has scored the step.
+// A model that fails once in truncate(), which is called after the shadow draft (a second draft on trial) has scored
+// the step.
 class FailsWhenCut : public ForwardingModel {
  public:
   using ForwardingModel::ForwardingModel;
@@ -362,7 +364,8 @@ TEST(Step, RecordsTheCostOfItsPasses) {
   EXPECT_FALSE(costs.ready());
   run(stepper, plain);
   EXPECT_TRUE(costs.ready());
-  EXPECT_NEAR(costs.draft_cost(1), 1.0, 1e-9);  // this clock advances by one tick per reading
+  // The test's clock advances by one tick per reading, so all passes cost the same.
+  EXPECT_NEAR(costs.draft_cost(1), 1.0, 1e-9);
   EXPECT_EQ(costs.read_cost(1), 0);
 }
 

@@ -92,7 +92,7 @@ TEST(Verifier, BlockTakesMoreOfTheDraftWhereTheFirstTokenIsShort) {
   // The draft is two tokens 0. The first has p/q = 1/2 and the second p/q = 2, so the pair is as likely under p as
   // under q. The block rule always accepts the whole pair; the token rule often rejects the first token.
   const std::vector<Row> p = {{0.25, 0.75}, {1, 0}, {0.5, 0.5}}, q = {{0.5, 0.5}, {0.5, 0.5}};
-  EXPECT_NEAR(all_outcomes(VerifyRule::kToken, {0, 0}, p, q).accepted, 1.0, 1e-9);  // 0.5 · 2 tokens
+  EXPECT_NEAR(all_outcomes(VerifyRule::kToken, {0, 0}, p, q).accepted, 1.0, 1e-9);  // both tokens with probability 0.5
   const Summary block = all_outcomes(VerifyRule::kBlock, {0, 0}, p, q);
   // The block rule accepts a prefix with the product of the ratios p/q, where each product is capped at 1. The products
   // are 1/2 and min(1, 1/2 · 2) = 1, so both tokens are always accepted.

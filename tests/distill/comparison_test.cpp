@@ -24,8 +24,9 @@ struct ComparisonProject : Project {
     speeds["2"] = speed_of(1.2, {0.98, 0.97, 0.98, 0.99, 0.98, 0.98, 0.97, 0.99});
     speeds["3"] = speed_of(0.1, {0.8, 0.74, 0.82, 0.78, 0.79, 0.8, 0.81, 0.77});
   }
-  // Returns the measurements of a draft of cost `c`, with one conversation per entry of `overlaps`. The entry is the
-  // conversation's overlap at both draft positions.
+  // Returns the measurements of a draft of cost `c` (time to draft one token, divided by that of a plain decoding
+  // step), with one conversation per entry of `overlaps`. The entry is the conversation's acceptance Σ min(p, q) at
+  // both draft positions.
   static DraftSpeed speed_of(double c, const std::vector<double>& overlaps) {
     DraftSpeed speed{0.01, c, {{1, 1.0}, {2, 1.05}}, {}};
     for (const double a : overlaps) speed.conversations.emplace_back().add_step(2, 2, {a, a});
@@ -161,8 +162,8 @@ TEST(Comparison, ASmallerModelThatHasChangedIsNoticed) {
   f.measured.clear();
   model::save_decoder(toy_decoder(4, 2), f.scratch / "small");
   expect_error(ErrorKind::kUsage, {"these differ: --draft model:", "/small (digest "}, [&] { f.run(); });
-  // Removes the comparison's runs. The directory then has a training run and the result of a comparison with the other
-  // model, which must not be returned.
+  // Removes the comparison's runs. The directory then has a training run and the result of a comparison with the former
+  // model in `small`. This result must not be returned.
   fs::remove_all(f.scratch / "run/comparison");
   put(f.scratch / "run/run.json", R"({"schema":"specdec.distill_run/1"})");
   f.run();

@@ -34,8 +34,8 @@ model::Decoder whole_target(bool tied = false) {
   return whole;
 }
 
-// Calls f on each of `ranks` ranks. Its arguments are all ranks, and `whole` divided among this rank's team of `size`
-// ranks.
+// Runs `ranks` ranks in teams of `size`; the ranks of a team hold one copy of `whole` together. Calls f on every rank
+// with two arguments: the group of all ranks, and the target of this rank's team.
 void in_teams(int ranks, int size, const model::Decoder& whole,
               const std::function<void(const Ranks&, DividedTarget&)>& f) {
   const auto errors = as_ranks(ranks, [&](const Ranks& all) {
@@ -102,7 +102,7 @@ TEST(DividedTarget, AnswersBranches) {
   const auto rows = toy_rows(8, 5, 12, 12);
   in_teams(2, 2, whole, [&](const Ranks& all, DividedTarget& target) {
     Batch batch = make_batch(rows, {static_cast<size_t>(all.rank()), 4});
-    const int64_t after = 2 + all.rank();  // tokens in each branch; the ranks' branches differ in length
+    const int64_t after = 2 + all.rank();  // tokens in each branch (roll-out); differs between ranks
     Branches branches;
     branches.tokens = at::arange(2 * after, at::kLong).view({2, after}) + all.rank();
     branches.positions = at::arange(after, at::kLong).expand({2, after}) + 7;

@@ -1,5 +1,5 @@
 // Compares the acceptance that training measures with the acceptance in serving. The latter is Σ min(p, q) at every
-// draft position after every position of a text, computed by the runners of target and head with their KV caches.
+// draft position after every position of a text, computed by decoding with the target, the head and their KV caches.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -148,7 +148,7 @@ TEST(Evaluate, HalvesShareNoConversation) {
   std::set<std::string> choosing;
   for (const TokenRow& r : h.selection) choosing.insert(r.conversation);
   for (const TokenRow& r : h.verdict) EXPECT_EQ(choosing.count(r.conversation), 0u);
-  std::reverse(rows.begin(), rows.end());  // the half depends on the conversation's name only
+  std::reverse(rows.begin(), rows.end());  // which half a conversation joins depends on its name only
   const HeldOut again = split_held_out(rows, 1000, 1000);
   for (const TokenRow& r : again.selection) EXPECT_EQ(choosing.count(r.conversation), 1u);
   const HeldOut few = split_held_out(rows, 7, 12);

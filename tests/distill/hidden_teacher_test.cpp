@@ -213,7 +213,7 @@ TEST(HiddenTeacher, ADraftFromFilesEqualsTheOneDistilledInProcess) {
   o.batch_tokens = 200;
   o.max_steps = 40;
   o.teacher_cache_mib = 0;  // a cache would round to fp16
-  o.contexts = "data";      // the files belong to the answers in the data
+  o.contexts = "data";      // measures on the answers in the data, which the files cover
   o.device.device = "cpu";
   o.device.threads = 1;
   o.out = (scratch / "here").string();

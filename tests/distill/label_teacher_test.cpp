@@ -156,8 +156,8 @@ TEST(TopK, DraftsWithAReducedVocabularyAreCompleted) {
   const LossResult a = loss_and_grad({parse_loss("tv")}, exact), b = loss_and_grad({parse_loss("tv")}, found);
   EXPECT_GT(b.acceptance, a.acceptance);
   EXPECT_LT(b.acceptance - labels.rest.exp().mean().item<double>(), a.acceptance);
-  // If the draft's vocabulary has no token outside the top k, the rest of the probability is dropped, and no value is
-  // NaN.
+  // If the draft's vocabulary has no token outside the top k, the target's probability of all other tokens is dropped,
+  // and no value is NaN.
   const at::Tensor only = std::get<0>(labels.ids.slice(0, 0, 1).flatten().sort());
   const TopK one{labels.ids.slice(0, 0, 1), labels.logprobs.slice(0, 0, 1), labels.rest.slice(0, 0, 1)};
   const at::Tensor narrow = complete_top_k(one, {at::randn({1, 5}), only}, 1, kTokens);
@@ -184,7 +184,7 @@ struct Labelled {
     options.batch_tokens = 200;
     options.max_steps = 60;
     options.teacher_cache_mib = 0;
-    options.contexts = "data";  // the labels belong to the answers in the data
+    options.contexts = "data";  // measures on the answers in the data, which have labels
     options.device.device = labels.device.device = "cpu";
     options.device.threads = labels.device.threads = 1;
   }

@@ -40,12 +40,13 @@ TEST(LearningCurve, KeepsItsBounds) {
   const LearningCurve falls = fit_curve(std::vector<CurvePoint>{{1000, 0.6, 1}, {4000, 0.5, 1}, {16000, 0.4, 1}});
   EXPECT_DOUBLE_EQ(falls.scale, 0) << "a curve never falls";
   EXPECT_NEAR(falls.limit, 0.5, 1e-12);
-  // These points are on a straight line in log n, which would soon exceed 1. The fitted curve must not.
+  // These points (number of training rows n, acceptance) lie on a straight line in log n, which exceeds 1 for large n.
+  // The fitted curve must stay at or below 1.
   const LearningCurve line = fit_curve(std::vector<CurvePoint>{{1000, 0.5, 1}, {4000, 0.7, 1}, {16000, 0.9, 1}});
   EXPECT_LE(line.limit, 1);
   EXPECT_LT(line.at(1e9), 1);
   EXPECT_GT(line.at(64000), 0.9);
-  // The point with the larger weight counts more.
+  // The point with the larger weight counts more in the fit.
   const std::vector<CurvePoint> light = {{1000, 0.5, 1}, {4000, 0.6, 1}, {16000, 0.58, 1}};
   std::vector<CurvePoint> heavy = light;
   heavy[1].weight = 100;
@@ -101,7 +102,8 @@ TEST(LearningCurve, IntervalsCoverTheTruth) {
   }
 }
 
-// If no curve can be fitted, the interval must still contain the acceptance with all data.
+// If no curve of acceptance over the number of rows can be fitted, the interval must still contain the acceptance with
+// all data.
 TEST(LearningCurve, DoesNotExtrapolateNoise) {
   const Simulation flat{{0.6, 0, 1}};
   int curves = 0;

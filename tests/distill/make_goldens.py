@@ -23,7 +23,7 @@ out.mkdir(exist_ok=True)
 torch.manual_seed(7)
 
 draft, target = 3 * torch.randn(6, 37), 3 * torch.randn(6, 37)
-target[1] = draft[1] + 0.1 * torch.randn(37)  # a row that nearly agrees
+target[1] = draft[1] + 0.1 * torch.randn(37)  # a row in which draft and target nearly agree
 labels, rows = torch.randint(0, 37, (6,)), torch.tensor([0, 1, 3, 4])
 tensors = {"draft": draft, "target": target, "labels": labels, "rows": rows}
 terms = {  # functions of log p, log q and label [R]; alpha [R] is Σ min(p, q) of each row

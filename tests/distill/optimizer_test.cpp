@@ -152,8 +152,8 @@ TEST(Optimizer, SharesCoverEveryValueOnce) {
   }
 }
 
-// If ranks share the optimizer state, the updated parameters are bit-identical to those of one process, each rank keeps
-// only its share, and either can load the other's checkpoints.
+// If ranks share the optimizer state, the updated parameters are bit-identical to those of one process, and each rank
+// keeps only its share. Ranks that share can load a checkpoint of one process, and one process can load theirs.
 TEST(Optimizer, RanksShareTheStateWithTheSameBits) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const std::vector<std::vector<int64_t>> shapes = {{50, 37}, {7}, {300}, {1}, {129, 8}};

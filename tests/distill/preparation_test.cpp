@@ -70,7 +70,7 @@ TEST(Preparation, WhatIsGivenStaysAndTheRestFollows) {
   model::Decoder draft = keep_layers(*target, {0, 2});
   const auto rows = toy_rows(60, 5);
   ModelTeacher teacher(target, rows, 1 << 20);
-  const ManualClock clock(0, 0.01);  // reading the clock advances it by 10 ms, so half a step takes 10 ms
+  const ManualClock clock(0, 0.01);  // each reading adds 10 ms, so the gradient of every step takes 10 ms
   Stages stages({});
   const GradientSource source{&draft, &teacher, {}, {}};
   const auto parameters = TrainedDraft(draft).trainable();

@@ -34,7 +34,8 @@ struct Project {
     options.device.threads = 1;
   }
   DistillResult run() { return distill::run(options, {}, clock); }
-  // Returns the rows on which the verdict was measured: the prompts of the verdict half, with the target's answers.
+  // Returns the rows on which the verdict was measured: the held-out prompts that judge the draft (verdict half), with
+  // the target's answers.
   std::vector<TokenRow> judged_rows() const {
     HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
     put_answers(answers_from_json(Json::parse(get(scratch / "run/contexts.json")), 24, "file"), {48}, "file", h);

@@ -29,7 +29,7 @@ struct Training {
   std::vector<TokenRow> train = toy_rows(120, 5, 6, 40), selection = toy_rows(10, 6);
   TrainerOptions options;
   SystemClock clock;
-  int team = 1;  // ranks among which the target is divided
+  int team = 1;  // number of ranks among which the target is divided; 1 = not divided
   int64_t cache = 1 << 20;
 
   explicit Training(int64_t steps) {
@@ -118,7 +118,7 @@ struct Training {
   }
 };
 
-// Trains EAGLE-3 heads. The rows differ in their number of positions in the loss at each training step of the head.
+// Trains EAGLE-3 heads. At each draft position, the rows differ in their number of positions in the loss.
 struct HeadTraining : Training {
   explicit HeadTraining(int64_t steps) : Training(steps) {
     target = std::make_shared<model::Decoder>(toy_decoder(8, 1, 6));
@@ -179,8 +179,8 @@ TEST(RankTraining, ARunGoesOnWithAnotherNumberOfRanks) {
   }
 }
 
-// At each training step of the head, the mean loss is over the rows of all ranks that have a token to predict at this
-// step.
+// At each draft position that a head is trained on, the mean loss is over the rows of all ranks that have a token to
+// predict there.
 TEST(RankTraining, RanksTrainAHeadAsOneProcessDoes) {
   for (const char* loss : {"kl", "lk_hybrid"}) {
     const Scratch scratch(true);

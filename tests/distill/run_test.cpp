@@ -61,7 +61,7 @@ TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
   EXPECT_EQ(binding->loss, "lk_hybrid");
   EXPECT_EQ(r.json["draft"]["id"], fingerprint_model(f.scratch / "run/draft").id);
   EXPECT_EQ(model::load_decoder_config(f.scratch / "run/draft").num_layers, 2);
-  // The reported acceptance is that of the published weights on the verdict half of the held-out rows.
+  // The reported acceptance is that of the published weights on the held-out rows that judge the draft (verdict half).
   const model::Decoder target = model::load_decoder(f.scratch / "target", at::kCPU, at::kFloat);
   const model::Decoder draft = model::load_decoder(f.scratch / "run/draft", at::kCPU, at::kFloat);
   EXPECT_NEAR(evaluate(draft, &target, f.judged_rows(), {.temperature = 1, .batch_tokens = 200}).acceptance,
@@ -208,8 +208,8 @@ TEST(Run, ResumesAfterAKillToTheSameBits) {
                [&] { f.run(); });
 }
 
-// A run with on-policy roll-outs (--on-policy) trains at every depth. When it is resumed, the result is bit-identical,
-// with the same anchors and sampled tokens.
+// A run with --on-policy trains the draft on its own continuations (roll-outs), at every draft position. When the run
+// is resumed, the result is bit-identical, with the same roll-outs.
 TEST(Run, LearnsWhereTheDraftGoesOnByItself) {
   Project f;
   f.options.on_policy = 3;

@@ -16,8 +16,8 @@ using specdec::testing::ManualClock;
 using Stage = TimePlan::Stage;
 constexpr Stage kStages[] = {Stage::kLayers, Stage::kAnswers, Stage::kStart, Stage::kStep};
 
-// Simulates a preparation in which each stage uses the fraction `use` of its allowed time. Returns the time when the
-// last stage ends.
+// Simulates the stages before the first training step. Each stage uses the fraction `use` of its allowed time. Returns
+// the time when the last stage ends.
 double prepared_after(double limit, double loading, double use) {
   ManualClock clock(1000);
   TimePlan plan(limit, 1, clock);

@@ -110,7 +110,7 @@ def settle(rng, body):
     if "messages" in body and "max_tokens" not in body:
         body["max_tokens"] = rng.randint(1, 10)  # without it an answer may fill the whole context
     settle_tools(body)
-    for message in body.get("messages", []):  # the template renders only content, and the server refuses the rest
+    for message in body.get("messages", []):  # the template renders only content; the server refuses other fields
         message.pop("reasoning_content", None)
         message.pop("tool_calls", None)
     named = [key for key in GRAMMARS if body.get(key)]

@@ -135,7 +135,7 @@ def check_full(code, lines, n, place):
     must(code == 74, f"full disk at write {n}: exit {code}: {lines}")
     errors = [line for line in lines if line.startswith("specdec: error:")]
     must(len(errors) == 1 and errors[0] == lines[-1], f"full disk at write {n}: one last line says it: {lines}")
-    refused = n == "tmpfs" and "MiB free" in errors[0]  # detected before the first write
+    refused = n == "tmpfs" and "MiB free" in errors[0]  # full disk detected before the first write
     must(
         str(place) in errors[0] and (refused or "No space left on device" in errors[0]),
         f"full disk at write {n}: file and reason: {errors[0]}",

@@ -101,7 +101,8 @@ def make_base(root):
 
 
 def make_root(root, base, slim):
-    """Makes the root of a stage as a copy of `base`, which is made first if it does not exist."""
+    """Makes the root file system of a stage of the Dockerfile as a copy of `base`, which is made first if it does not
+    exist."""
     if not base.exists():
         begun = base.with_suffix(".begun")
         shutil.rmtree(begun, ignore_errors=True)
@@ -157,7 +158,7 @@ class Stage:
         return ["env", "-i", *(f"{name}={value}" for name, value in values.items())]
 
     def inside(self, command, extra, network):
-        """Returns the command line that runs a command in the root, as process 1 of its own namespaces."""
+        """Returns the command line that runs a command in the root file system, as process 1 of its own namespaces."""
         spaces = ["unshare", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child"]
         return [
             *(spaces if network else [*spaces, "--net"]),

@@ -13,7 +13,7 @@ from specdec_run import BUILD, SOURCE, expect
 
 cache = dict(re.findall(r"^(\w+):\w+=(.*)$", (BUILD / "CMakeCache.txt").read_text(), re.M))
 torch_lib = Path(cache["Torch_DIR"]).parents[2] / "lib"
-environment = torch_lib.parents[4]  # venv/lib/python3.x/site-packages/torch/lib
+environment = torch_lib.parents[4]  # torch_lib is venv/lib/python3.x/site-packages/torch/lib
 work = Path(tempfile.mkdtemp())
 
 

@@ -1,5 +1,5 @@
-"""Puts drafts on trial and swaps them in the running server: model directories, a package and its channel, and drafts
-that must be refused."""
+"""Swaps the draft of a running server, after a trial in which the server scores the new draft beside the old one. Tests
+model directories, a package and its channel, and drafts that must be refused."""
 
 import http.client
 import json
@@ -114,7 +114,7 @@ try:
     expect([answer(seed) for seed in range(8)] == texts, "and nothing has changed")
     server.drain()
 
-    # Puts an EAGLE-3 head on trial beside a draft model, and then serves with the head.
+    # Tries an EAGLE-3 head beside the draft model that serves, and then serves with the head.
     deep = work / "deep"
     write_tiny_model(deep, layers=5, seed=2)
     shutil.copytree(deep, work / "deep-same")

@@ -62,7 +62,8 @@ def attempt(arguments, kind, n, below=None, word=None, env=None):
 
 
 def count(arguments, kind, scratch, below=None, word=None, env=None):
-    """Runs the command without a fault and returns the number of points at which the fault could strike."""
+    """Runs the command without a fault and returns the number of operations (such as changes of files) that `kind`
+    could make fail."""
     counter = scratch / f"counter-{kind}-{threading.get_ident()}"
     counter.write_bytes(bytes(8))
     attempt(arguments, kind, 0, below, word, {**(env or {}), "SPECDEC_FAULT_COUNTER": str(counter)})
@@ -72,7 +73,7 @@ def count(arguments, kind, scratch, below=None, word=None, env=None):
 
 
 def some(n, least=3):
-    """Returns sorted points from 1 to n: all with SPECDEC_FAULTS=all, else a random tenth, but at least `least`."""
+    """Returns sorted numbers of file changes, 1 to n: all (SPECDEC_FAULTS=all) or a random tenth, at least `least`."""
     points = list(range(1, n + 1))
     if ALL:
         return points
@@ -125,10 +126,11 @@ class Subject:
     name = ""
     codes = (0,)  # exit codes of an undisturbed run
     reads_below = None  # a folder in which reads fail, instead of the command's own folder
-    # finish() runs after every point whose number is a multiple of `often`, and after every kill and every power cut.
+    # A fault strikes one numbered change of a file (point). finish() runs after the faults whose number is a multiple
+    # of `often`, and after every kill and every power cut.
     often = 1
-    word = None  # only processes started with this argument meet faults; power cuts affect all
-    least = 3  # the least number of points for each kind of fault
+    word = None  # faults strike only processes with this argument; power cuts affect all
+    least = 3  # for each kind of fault, at least this many changes of files are made to fail
 
     def environment(self, folder):
         return {}

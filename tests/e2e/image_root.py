@@ -294,7 +294,8 @@ def build_and_check(given):
 
 @contextlib.contextmanager
 def roots(folder, keep):
-    """Yields the folder for the roots. Removes it at the end, however the run ends, unless `keep` is set."""
+    """Yields the folder for the root file systems. Removes it at the end, however the run ends, unless `keep` is
+    set."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         yield folder

@@ -67,7 +67,7 @@ def loop_json(folder, *more, code=0):
 def states(folder):
     files = sorted(
         folder.glob("loop/runs/*/state.json"), key=lambda f: f.stat().st_mtime_ns
-    )  # two runs may begin in the same second
+    )  # in ns, because two runs may begin in the same second
     return [json.loads(f.read_text()) for f in files]
 
 

@@ -1,4 +1,4 @@
-"""Makes reports of a passed gate from reports of a gate that did not measure speed."""
+"""Makes `specdec validate` reports with the verdict pass from reports that did not measure speed."""
 
 # Replaces the times in a report whose bytes and digest must be the same in every run.
 FIXED_TIME = {"started": "2026-01-02T03:04:05Z", "seconds": 12.5}

@@ -41,7 +41,7 @@ try:
     expect(old["schema"] == "specdec.monitor_life/1" and old["counts"]["alarms"] >= 1, f"the alarm: {old['counts']}")
     expect(len(old["periods"]) >= 1 and 0 < old["periods"][0]["acceptance"] <= 1, "and the acceptance of its verdicts")
 
-    # Makes a state by real checks, of records with a hostile domain name.
+    # Runs a check after each half of the records. The checks write the monitor state of the reports below.
     shutil.copytree(FIXTURES / "store", work / "store")
     lines = (FIXTURES / "records.jsonl").read_text().splitlines()
     state = work / "monitor.db"

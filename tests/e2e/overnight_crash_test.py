@@ -1,7 +1,7 @@
 """Kills the monitor and `specdec package` (`kill -9`) in the course of one simulated night. A kill happens at every
 change that these programs and the monitor's database make to the file system. The night has a drift alarm, a
-redistillation, a promoted candidate, its relapse, and the roll-back. The test also runs the night with faults of the
-file system and with power cuts.
+redistillation, a candidate that is promoted and then alarms (relapse), and its roll-back. The test also runs the
+night with faults of the file system and with power cuts.
 
 After each fault, later checks must go through the same states to the same end. The training must have run once, each
 alarm and each transition must have been reported, and the store must be valid at all times. Kills happen at every point
@@ -33,7 +33,7 @@ work = Path(tempfile.mkdtemp(prefix="specdec-night-", dir="/dev/shm" if os.acces
 
 class Admin(http.server.BaseHTTPRequestHandler):
     """Imitates the admin listeners of the servers of all nights, and receives the monitor's webhooks. The first part of
-    a path names the night."""
+    a path names the simulated night."""
 
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # buffers a reply, so that head and body leave in one packet
@@ -211,8 +211,8 @@ def power_cut(place, start, journal, lost, seed):
             0
         ]
     )
-    # Keeps the file of acceptance records. The replay would write it anew, and the monitor would read a new file from
-    # its beginning.
+    # Keeps the file of acceptance records. The replay of the recorded file changes would write it anew, and the monitor
+    # would read a new file from its beginning.
     log, aside = place / "acceptance.jsonl", place.with_suffix(".jsonl")
     log.rename(aside)
     subprocess.run([REPLAY, journal, start, place, str(done), lost, str(seed), place], check=True)
@@ -246,8 +246,8 @@ def valid(place, n):
 
 def night(n, point=None, kind=KILL, lost=None, seed=0):
     """Runs one night: three phases, each until its checks have nothing left to do. Without `point`, returns the number
-    of points. With `point`, returns whether the night ended before this point. With `lost`, the check is killed at the
-    point and the power is cut: `lost` and the seed decide which unflushed data is lost."""
+    of points (changes of files). With `point`, returns whether the night ended before this point. With `lost`, the
+    check is killed at the point and the power is cut: `lost` and the seed decide which unflushed data is lost."""
     place = work / f"night-{n}"
     start, journal = work / f"start-{n}", work / f"journal-{n}"
     shutil.copytree(work / "evening", place, symlinks=True)
@@ -369,7 +369,8 @@ def killed_while_training():
 
 
 def at_once(points, f):
-    """Calls f(*point) for all points in parallel threads. Returns the results in the order of the points."""
+    """Calls f(*arguments) for each entry of `points` in parallel threads. Returns the results in the order of
+    `points`."""
     with ThreadPoolExecutor(2 * os.cpu_count()) as pool:
         return list(pool.map(lambda point: f(*point), points))
 

@@ -24,7 +24,7 @@ GATE = {"parts": "acceptance", "contexts": "data", "quiet": True}
 
 
 def make(seed, channel=None):
-    """Gates and packages a new draft with random weights of this seed. Returns the package's digest."""
+    """Validates and packages a new draft with random weights of this seed. Returns the package's digest."""
     pair, gate = {"target": target, "draft": work / f"draft-{seed}"}, work / f"gate-{seed}"
     write_tiny_model(pair["draft"], layers=1, seed=seed)
     specdec.validate(**pair, **GATE, data=data, out=gate)
@@ -118,7 +118,7 @@ try:
     promote = f"package promote sha256-{third} --store {mirror} --channel production {signed_by}"
     here = work / "here"
     first_state = (mirror / "refs/production").read_bytes()
-    specdec.package_verify(f"{mirror}:production")  # so that this reader remembers the channel's signed number
+    specdec.package_verify(f"{mirror}:production")  # stores the channel's signed sequence number here
     (mirror / "refs/production").write_text(third + "\n")
     run(
         f"package verify {mirror}:production",
@@ -178,7 +178,7 @@ try:
         order[-1].endswith("manifest.json") and sum("partNumber=" in path for path in order) == 2,
         "a large file in parts, the manifest last",
     )
-    del s3.objects[prefix + "draft/config.json"], s3.objects[prefix + "manifest.json"]  # not yet sent by a killed push
+    del s3.objects[prefix + "draft/config.json"], s3.objects[prefix + "manifest.json"]  # as after a killed push
     s3.requests.clear()
     run(push, env=s3.environment())
     sent = [path for method, path in s3.requests if method == "PUT" and "packages" in path]
@@ -236,7 +236,7 @@ try:
         last_line=["no channel 'canary'"],
     )
 
-    # A quantised draft is gated like any draft, and its report is packaged with it.
+    # A quantised draft is validated like any draft, and its report is packaged with it.
     reports, alphas = [work / "gate-4/report.json"], {}
     for form in ("fp8", "int8"):
         quantised = work / f"draft-4-{form}"

@@ -281,7 +281,7 @@ try:
     check_light()
     check_models()
     results = {name for name, s in document["$defs"].items() if s.get("x-commands")}
-    rest = results - seen - {"DemoResult", "PackageSignResult", "PackageRollbackResult"}  # in demo_test, package_test
+    rest = results - seen - {"DemoResult", "PackageSignResult", "PackageRollbackResult"}  # tested elsewhere
     expect(not rest, f"{len(seen)} of {len(results)} kinds of results were seen {rest or ''}")
 finally:
     shutil.rmtree(work, ignore_errors=True)

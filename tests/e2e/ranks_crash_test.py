@@ -131,7 +131,8 @@ def meet(kind, rank, n):
 
 
 def count(kind, rank):
-    """Runs both ranks without a fault and returns the number of points at which the fault could strike the rank."""
+    """Runs both ranks without a fault and returns the number of file changes or messages at which the fault could
+    strike the rank."""
     counter = work / "counter"
     counter.write_bytes(bytes(8))
     fault = {"LD_PRELOAD": str(PRELOAD), f"SPECDEC_{kind}_AT": "0", "SPECDEC_FAULT_COUNTER": str(counter)}
@@ -142,7 +143,8 @@ def count(kind, rank):
 
 
 def spread(first, last, wanted):
-    """Returns points from `first` to `last`: one drawn from each of `wanted` parts of equal length."""
+    """Returns numbers of file changes or messages from `first` to `last`: one drawn from each of `wanted` ranges of
+    equal length."""
     n = last - first + 1
     parts = min(n, wanted)
     return [chance.randrange(i * n // parts, (i + 1) * n // parts) + first for i in range(parts)]

@@ -1,5 +1,5 @@
-"""Runs `data regenerate` turn by turn against our own server with a scripted model. Each answer must be made from the
-new answers before it. A recorded tool result must be kept if the same function is called. A killed run must
+"""Runs `data regenerate` answer by answer against our own server with a scripted model. Each answer must be made from
+the new answers before it. A recorded tool result must be kept if the same function is called. A killed run must
 continue."""
 
 import array

@@ -1,5 +1,5 @@
-"""Tests how `serve` and `monitor` treat a package: the validated schedule of K, a /metrics page that is not in the
-metrics format, and a chat template that kills its renderer."""
+"""Tests how `serve` and `monitor` treat a package: the K (drafted tokens per step) that validation chose, a /metrics
+page that is not in the metrics format, and a chat template that kills its renderer."""
 
 import http.server
 import json
@@ -24,8 +24,8 @@ target, package = work / "target", None
 
 def reached_positions(flags="", of=None, warning=None):
     """Starts a server with the package and returns the draft positions that it reached while it answered one request.
-    Fails unless the server warned about the gate exactly once with the text `warning`, or not at all if `warning` is
-    None."""
+    Fails unless the server warned about the package's validation exactly once with the text `warning`, or not at all if
+    `warning` is None."""
     server = Server(f"{of or package} {flags}")
     url = server.url
     said = [line for line in server.lines if "the gate did not pass" in line]
@@ -75,8 +75,8 @@ try:
     specdec.data_ingest(work / "log.jsonl", target=target, holdout=0.5, out=work / "data")
     gate = {"parts": "acceptance,rollout", "contexts": "data", "k": 5, "threads": 1}
     specdec.validate(**gate, target=target, draft=work / "draft", data=work / "data", out=work / "gate")
-    # A gate that did not measure speed has not passed. `package` and `serve` must say so, and serve starts without
-    # drafting.
+    # A report of `specdec validate` that has no speed-up is not a pass. `package` and `serve` must say so, and serve
+    # starts without drafting.
     code, out, err = run(
         f"package --target {target} --draft {work}/draft --report {work}/gate/report.json --store {work}/lost",
         code=4,
@@ -128,7 +128,7 @@ try:
     )
     expect(positions == {0, 1}, f"--k wins: positions {positions}")
 
-    # If the gate's report has a measured speed-up above 1, serve starts with the K of that measurement.
+    # If the report of `specdec validate` has a measured speed-up above 1, serve starts with the K of that measurement.
     report = with_speed(json.loads((work / "gate/report.json").read_text()), 5)
     (work / "gate/report.json").write_text(json.dumps(report))
     specdec.package(target=target, draft=work / "draft", report=work / "gate/report.json", store=work / "store")
@@ -144,8 +144,8 @@ try:
     positions = reached_positions("--k 1")
     expect(positions == {0}, f"--k 1 wins: positions {positions}")
 
-    # serve uses the dtype of the gate, even if the checkpoint has another. Launch files for other engines keep the
-    # dtype of the checkpoint.
+    # serve uses the dtype in which `specdec validate` measured, even if the checkpoint has another. Launch files for
+    # other engines keep the dtype of the checkpoint.
     report["inputs"]["dtype"] = "bf16"
     (work / "gate/bf16.json").write_text(json.dumps(report))
     specdec.package(target=target, draft=work / "draft", report=work / "gate/bf16.json", store=work / "narrow")

@@ -148,7 +148,8 @@ with tempfile.TemporaryDirectory() as folder:
         return result
 
     def exact(draft):
-        """Returns the acceptance of a draft, measured by the gate with the target itself on all held-out rows."""
+        """Returns the acceptance of a draft, measured by `specdec validate` with the target itself on all held-out
+        rows."""
         gate = [
             "validate",
             "--target",

@@ -116,7 +116,7 @@ std::string absolute(int directory, const char* path) {
   return whole;
 }
 
-// ---- which fault is due ----
+// ---- which fault the environment requests, and at which change ----
 
 constexpr unsigned bit(Kind k) { return 1u << static_cast<unsigned>(k); }
 constexpr unsigned kReads = bit(Kind::kRead), kSends = bit(Kind::kSend), kChanges = ~(kReads | kSends);
@@ -213,8 +213,8 @@ class Journal {
   }
 };
 
-// Makes a change other than a write. Counts the change. If a fault is due at its number, kills the process or fails.
-// Records the change if it succeeds.
+// Makes a change other than a write, and counts it. If a fault was requested for the change with this number, kills the
+// process or fails. Records the change if it succeeds.
 template <class Call>
 int change(const Change& what, Call call) {
   if (!is_below(what.path) && !is_below(what.to)) return call();

@@ -26,8 +26,8 @@ class Points {
     std::printf("faults: SPECDEC_FAULT_SEED=%llu, %s points\n", static_cast<unsigned long long>(seed_),
                 all_ ? "all" : "a tenth of the");
   }
-  // Returns points from 1 to n in ascending order. With SPECDEC_FAULTS=all returns all n, otherwise a random tenth of
-  // them, but at least `least` (if n allows).
+  // Returns numbers of operations that shall fail, from 1 to n in ascending order. With SPECDEC_FAULTS=all returns all
+  // n, otherwise a random tenth of them, but at least `least` (if n allows).
   std::vector<int> of(int n, int least = 3) {
     std::vector<int> points(static_cast<size_t>(std::max(n, 0)));
     for (int i = 0; i < n; ++i) points[static_cast<size_t>(i)] = i + 1;
@@ -60,8 +60,9 @@ inline int count_points(const char* variable, const std::function<void()>& f) {
   return static_cast<int>(n);
 }
 
-// Runs f once per type of fault and drawn point. After a short write or an interrupted call, f must succeed. After any
-// other fault, f may instead end with exit code 74. Calls check(true) if f succeeded, else check(false).
+// Runs f several times. In each run one numbered operation meets one type of fault; `points` draws the numbers. After a
+// short write or an interrupted call, f must succeed. After any other fault, f may instead end with exit code 74. Calls
+// check(true) if f succeeded, else check(false).
 inline void for_each_fault(Points& points, const std::function<void()>& before, const std::function<void()>& f,
                            const std::function<void(bool done)>& check) {
   for (const char* variable : {"SPECDEC_EIO_AT", "SPECDEC_ENOSPC_AT", "SPECDEC_EDQUOT_AT", "SPECDEC_FSYNC_AT",
@@ -80,9 +81,9 @@ inline void for_each_fault(Points& points, const std::function<void()>& before, 
   }
 }
 
-// Calls before(), which prepares `root`, and records the changes that f makes in `root`. For each drawn point, puts
-// into `root` what a power cut after that change may leave, and calls check. `done` is true if f had made all its
-// changes before the cut. Returns the number of changes.
+// Calls before(), which prepares `root`, and records the changes that f makes in `root`. For each change that `points`
+// draws, puts into `root` what a power cut after that change may leave, and calls check. `done` is true if f had made
+// all its changes before the cut. Returns the number of changes.
 inline int for_each_power_cut(Points& points, const fs::path& root, const std::function<void()>& before,
                               const std::function<void()>& f, const std::function<void(bool done)>& check) {
   const Scratch scratch;

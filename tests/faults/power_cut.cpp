@@ -85,7 +85,7 @@ void save(const Node& node, const fs::path& path) {
   for (const auto& [name, child] : node.durable_names) save(*child, path / name);
 }
 
-// A change of names that is not durable yet.
+// A change of directory entries that is not durable yet.
 struct Pending {
   struct Effect {
     NodePtr directory;
@@ -204,7 +204,7 @@ class Disk {
         if (e.directory == node) settle(i);
   }
 
-  // Makes a change of names durable. Before it, makes all earlier changes of the same names durable.
+  // Makes a change of directory entries durable. Before it, makes all earlier changes of the same entries durable.
   void settle(size_t i) {
     if (pending_[i].settled) return;
     pending_[i].settled = true;

@@ -19,7 +19,7 @@ namespace specdec::testing {
 
 enum class Lost {
   kAll,       // everything that was not flushed is lost
-  kContents,  // all names are kept, but files have only the bytes of their last flush
+  kContents,  // all directory entries survive, but files have only the bytes of their last flush
   kSome       // the seed decides which of the changes that were not flushed are lost
 };
 

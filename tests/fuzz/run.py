@@ -137,7 +137,7 @@ class Target:
             "finds": [],
         }
         if code == 0:
-            for path in files_in(self.finds):  # the target survived its earlier finds, so they move to the corpus
+            for path in files_in(self.finds):  # these inputs crashed the target before, but do not any more
                 os.replace(path, os.path.join(self.corpus, os.path.basename(path)))
             return result
         result["log"] = self.log

@@ -80,7 +80,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string sent =
       (frame.endpoint == Endpoint::kChat ? choice.at("delta").at("content") : choice.at("text")).get<std::string>();
   require(sent == text || !is_utf8(text));          // valid UTF-8 arrives as it was written
-  const std::string first = first_event(frame, 0);  // empty unless it is a chat
+  const std::string first = first_event(frame, 0);  // empty unless the endpoint is chat
   require(first.empty() == (frame.endpoint == Endpoint::kCompletions));
   if (!first.empty()) only_event(first);
   only_event(finish_event(frame, 0, FinishReason::kLength, false));

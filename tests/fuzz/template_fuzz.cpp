@@ -39,7 +39,7 @@ std::string render(std::string_view job) {
                      messages_of(at == std::string_view::npos ? "" : std::string(job.substr(at + sizeof kBetween - 1))),
                      true);
   } catch (const Error& e) {
-    if (e.kind() == ErrorKind::kInternal) std::abort();  // a panic of the Rust code is a find
+    if (e.kind() == ErrorKind::kInternal) std::abort();  // libFuzzer must report a panic of the Rust code
     return "e" + std::string(e.what());
   }
 }

@@ -18,7 +18,8 @@ void require(bool ok) {
   if (!ok) std::abort();
 }
 
-// If the first byte modulo 32 has one of these values, the row is read through a field map.
+// If the first byte modulo 32 has one of these values, the row is read through a field map, which names the keys that
+// hold the prompt, the answer and so on.
 constexpr size_t kMappedChat = 30, kMappedExchange = 31;
 constexpr const char* kExchangeMap =
     "prompt=question,answer=log.reply,system=rules,model=by,domain=log.team,time=log.at,conversation=user,"
@@ -63,7 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(bytes) + 1, size - 1);
   RowOptions options;
-  const size_t format = bytes[0] % 32;  // 0 (in seeds) or beyond the table: the parser detects the format
+  const size_t format = bytes[0] % 32;  // 0 (in seeds) or beyond the list of formats: the parser detects the format
   options.format = format >= 1 && format <= traffic_formats().size() ? &traffic_formats()[format - 1] : nullptr;
   if (format == kMappedChat || format == kMappedExchange) {
     options.format = &mapped_format();
@@ -74,7 +75,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   const ParsedLine line = parse_line(text, options);
   require(!line.rows.empty());
   for (const ParsedRow& row : line.rows) check(row);
-  if (bytes[0] & 128) {  // parses the text also as one half of a batch pair and as a document
+  if (bytes[0] & 128) {  // also as half of an OpenAI batch (request, reply) and as a document
     check(parse_batch_pair(
         text, R"({"custom_id":"a","response":{"body":{"choices":[{"message":{"role":"assistant","content":"a"}}]}}})",
         options));

@@ -45,8 +45,8 @@ Pair head_pair() {
           decode::make_draft(on_machine(model::new_eagle_head(target, {}, 5, at::kFloat), at::kBFloat16))};
 }
 
-// The settings with which a batch is answered: K, the verification rule, and whether steps run as rounds on the device.
-// With a tree, K is its depth. With `stops`, chains of up to K tokens stop early.
+// How a batch is decoded: K (drafted tokens per step; with a draft tree, its depth), the verification rule, and whether
+// the device runs a whole step without the host (`rounds`). With `stops`, drafting may end before K tokens.
 struct Way {
   int k = 0;
   VerifyRule rule = VerifyRule::kToken;
@@ -154,7 +154,7 @@ std::vector<std::vector<double>> distributions(const Pair& pair, const std::vect
 }
 
 // Returns the p-value of Pearson's chi-squared test. counts[i] says how often token i was drawn in `n` draws. Rare
-// tokens share a cell, so that the expected count of every cell is at least five.
+// tokens are counted together, so that every expected count is at least five.
 double p_value(const std::vector<int64_t>& counts, const std::vector<double>& probabilities, int64_t n) {
   struct Cell {
     double expected = 0, seen = 0;
@@ -202,7 +202,7 @@ TEST(Answers, DrawnTokensFollowTheTarget) {
                          Way{3, VerifyRule::kBlock, true}, Way{2, VerifyRule::kTarget, true},
                          Way{2, VerifyRule::kCoupled, false}, Way{2, VerifyRule::kToken, true, false, {3, 1}},
                          Way{2, VerifyRule::kBlock, true, false, {2, 2}}, Way{3, VerifyRule::kToken, true, true}}) {
-    const int64_t batch = way.tree.empty() ? 64 : 32;  // a round takes at most 256 rows
+    const int64_t batch = way.tree.empty() ? 64 : 32;  // the kernels take at most 256 rows per step
     std::vector<int64_t> counts[2] = {std::vector<int64_t>(first.size()), std::vector<int64_t>(first.size())};
     for (int64_t begin = 0; begin < draws; begin += batch) {
       std::vector<Request> requests;

@@ -48,8 +48,9 @@ TEST(Graphs, GiveTheBitsOfSinglePasses) {
       const at::Tensor alone = logits(*decoder, batch, nullptr);
       EXPECT_TRUE(at::equal(logits(*decoder, batch, &graphs), alone));
     }
-    // Each of the six passes has its own graph. The passes of 15 and of 13 rows are both padded to 16 rows, but differ
-    // in their number of splits. So do the two passes of two rows.
+    // Each of the six passes has its own graph. The passes of 15 and of 13 rows are both padded to 16 rows, but
+    // attention splits their cached keys into different numbers of parts. The same holds for the two passes of two
+    // rows.
     EXPECT_EQ(graphs.captured(), 6);
   }
 }
@@ -71,8 +72,8 @@ TEST(Graphs, TheOneThatWasNotUsedForLongestMakesRoom) {
   EXPECT_EQ(captures(two), 1);
 }
 
-// A pass with more blocks than the graphs' input memory holds makes this memory grow. All graphs are then captured
-// again.
+// A pass with more blocks of the KV cache than the graphs' input memory holds makes this memory grow. All graphs are
+// then captured again.
 TEST(Graphs, AreCapturedAgainWhenTheirInputGrows) {
   const auto decoder = on_machine(model::toy_decoder(model::toy_config("llama", 1)), at::kBFloat16);
   model::PassGraphs graphs(*decoder, /*input_bytes=*/4096);

@@ -16,11 +16,10 @@ Extent extent() { return !machine().real || std::getenv("SPECDEC_GPU_FEW") ? Ext
 
 TEST(Kernels, EqualTheirTwins) {
   const auto memory = machine().memory();
-  const self_test::GpuCheck check = check_gpu(machine().test_device(*memory), extent(), SystemClock());
-  for (const self_test::KernelFault& fault : check.tested.faults) ADD_FAILURE() << fault.text();
-  EXPECT_GT(check.tested.cases, 30);
-  record("self_test", extent() == Extent::kFew ? "few shapes" : "many shapes",
-         to_json(self_test::GpuChecks{{check}, ""})["gpus"][0]);
+  const GpuCheck check = check_gpu(machine().test_device(*memory), extent(), SystemClock());
+  for (const GpuFault& fault : check.faults) ADD_FAILURE() << fault.text();
+  EXPECT_GT(check.cases, 30);
+  record("self_test", extent() == Extent::kFew ? "few shapes" : "many shapes", json_of(check));
 }
 
 }  // namespace

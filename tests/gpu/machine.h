@@ -26,8 +26,8 @@ struct Machine {
 };
 const Machine& machine();
 
-// Copies a decoder to the machine's device in a dtype, for the CUDA kernels. With kChar, products are int8 and the rest
-// is bf16.
+// Copies a decoder to the machine's device in a dtype, for the CUDA kernels. With kChar, matrix products are in int8
+// and all other operations in bf16.
 inline std::shared_ptr<model::Decoder> on_machine(const model::Decoder& decoder, at::ScalarType dtype) {
   auto out = std::make_shared<model::Decoder>(decoder);
   const at::ScalarType side = dtype == at::kChar ? at::kBFloat16 : dtype;

@@ -1,6 +1,7 @@
-// Measures the gain of speculation. Rounds of an 8B target with a draft are compared with plain decoding of the target
-// in the same process. The draft is the target's first layers. The target's later layers are scaled down until the
-// share kAgreement of the drafted tokens is accepted, as with a trained draft.
+// Measures the gain of speculation. An 8B target with a draft is compared with plain decoding of the target in the same
+// process; both run in rounds (whole steps on the device, without the host). The draft is the target's first layers.
+// The target's later layers are scaled down until the share kAgreement of the drafted tokens is accepted, as with a
+// trained draft.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -90,7 +91,7 @@ double set_agreement(Pair& pair, const SamplingOptions& options) {
   return agreement(pair, options);
 }
 
-// A batch of answers in progress. Each call of run() decodes some more rounds with the given K.
+// A batch of answers in progress. Each call of run() decodes some more rounds (steps on the device) with the given K.
 class Batch {
  public:
   Batch(const Pair& pair, const SamplingOptions& options, int64_t sequences)
@@ -114,8 +115,8 @@ class Batch {
 
   struct Figures {
     int64_t rounds = 0, tokens = 0, drafted = 0, accepted = 0;
-    double seconds = 0;           // of all rounds together
-    double median_round = 0;      // median seconds of one round
+    double seconds = 0;           // of all measured rounds together
+    double median_round = 0;      // median seconds of one round (step on the device)
     double median_on_device = 0;  // seconds from a round's first kernel to its last copy; 0 on fibers
   };
   Figures run(int k) {
@@ -164,7 +165,8 @@ class Batch {
   std::vector<Sequence*> all_;
 };
 
-// Returns the seconds of a round's passes alone, run as graphs one after the other without drawing or verification.
+// Returns the seconds of the forward passes of one step: one of the target and `k` of the draft. They run as graphs one
+// after the other, without sampling or verification.
 double passes_alone(const Pair& pair, int64_t sequences, int k) {
   static std::map<std::pair<int64_t, int>, double> measured;
   const auto [found, is_new] = measured.try_emplace({sequences, k});

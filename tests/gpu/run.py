@@ -47,10 +47,10 @@ from pathlib import Path
 
 SKIPPED = 77
 SANITIZER_ERROR = 99
-GRACE = 5  # seconds that a part has between SIGTERM and SIGKILL
+GRACE = 5  # seconds from SIGTERM to SIGKILL when a part (one test program) is ended
 FIRST_SECONDS, SECOND_SECONDS = 400, 420
-LEAST_SECONDS = 2  # a part is not started with less time left
-KEPT_LINES = 60  # last lines of a part's output that the file keeps
+LEAST_SECONDS = 2  # a part (one test program) is not started if less time is left
+KEPT_LINES = 60  # number of last output lines of a part that the result file keeps
 
 
 def torch_lib():
@@ -246,11 +246,11 @@ TWINS = Part("twins", 90, tests("Kernels.*"))
 FIRST = [DEVICE, DOCTOR, GRAPHS, ROUNDS, STEPS, KERNELS, COMPILED, ASSISTED, HEAD, NCU, MEMCHECK, RACECHECK]
 SECOND = [DEVICE, ROUNDS, STEPS, KERNELS, GREEDY, PAIR, PASSES, TWINS]
 ALL = [*FIRST, SYNCCHECK, ANSWERS, PAIR, PASSES, TWINS]
-LONGER = 10  # factor on the limits if neither --first nor --second is given
+LONGER = 10  # factor on the time limits if neither --first nor --second is given
 
 
 class Run:
-    """The results of the parts that have run so far, and the output file that contains them."""
+    """The results of the parts (test programs) that have run so far, and the output file that contains them."""
 
     def __init__(self, tree, out, call, seconds):
         self.tree, self.out, self.started = tree, out, time.monotonic()
@@ -283,7 +283,7 @@ class Run:
         return variables
 
     def end(self):
-        """Ends the part's process group, first by SIGTERM and then by SIGKILL."""
+        """Ends the process group of the running part (test program), first by SIGTERM and then by SIGKILL."""
         for sign in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(self.process.pid, sign)

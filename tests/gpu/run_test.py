@@ -202,8 +202,8 @@ def test_what_may_be_missing(tree, work, tools):
 
 
 def wait_for(out, name, process):
-    """Waits until the part has figures. Returns how often the output file was read meanwhile. Fails if it was ever
-    invalid JSON."""
+    """Waits until the running part of run.py has written figures. Returns how often the output file was read meanwhile.
+    Fails if it was ever invalid JSON."""
     reads = 0
     while process.poll() is None:
         if out.exists():

@@ -1,4 +1,4 @@
-// What the tests of speed share: clocks, the bandwidth of copies, and decoders with the shapes of real models.
+// Code that the tests of speed share: clocks, the bandwidth of copies, and decoders with the shapes of real models.
 #pragma once
 
 #include <ATen/ATen.h>

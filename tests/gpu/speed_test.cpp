@@ -1,5 +1,5 @@
-// Measures the speed of the kernels: products of matrices, as shares of the bandwidth of copies, and the sampling of
-// vocabulary rows. The only assertion is that the figures are numbers.
+// Measures the speed of the kernels: products of matrices, as fractions of the bandwidth of a memory copy, and the
+// sampling of vocabulary rows. The only assertion is that the figures are numbers.
 #include "tests/gpu/speed.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST(Speed, Products) {
   measure_products("", weights, call);
 }
 
-// The product for many rows beside the one that serves all numbers of rows, which --exact keeps.
+// Times products of many rows with wide_product (cuBLASLt) and with rows_product, which --exact always uses.
 TEST(Speed, WideProducts) {
   kernels::RowsProduct call = large_product();
   std::vector<at::Tensor> weights;
@@ -107,8 +107,9 @@ TEST(Speed, ProductsOfCodes) {
   }
 }
 
-// Times the sampling of vocabulary rows under common options. In a round, sampling follows every pass. The kernel turns
-// a row of logits into probabilities in place, so each call has its own rows, which are filled again before each round.
+// Times the sampling of vocabulary rows under common options; decoding samples after every pass. The kernel turns a row
+// of logits into probabilities in place, so each call has its own rows, which are filled again before each repetition
+// of the measurement.
 TEST(Speed, SamplingOfRows) {
   struct Options {
     const char* name;

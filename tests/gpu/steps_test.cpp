@@ -1,5 +1,6 @@
-// Measures the single passes of rounds: passes of an 8B target and of 1B drafts. They run as CUDA graphs, as in rounds.
-// One pass also runs as single launches, to show how much time graphs save.
+// Measures single forward passes of an 8B target and of 1B drafts, of which speculative steps on the device (rounds)
+// consist. The passes run as CUDA graphs, as in rounds. One pass also runs as single launches, to show how much time
+// graphs save.
 #include <gtest/gtest.h>
 
 #include "tests/gpu/report.h"

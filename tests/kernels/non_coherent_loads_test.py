@@ -28,14 +28,17 @@ COHERENT = {
 # read all others by coherent loads.
 CONSTANT = {"weight", "bias", "up", "up_bias", "order"}
 
-SIGNATURE = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(([^)]*)\)\s*\{")
+SIGNATURE = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\(([^)]*)\)\s*\{")
 ENTRY = re.compile(r"\.entry (\S+?)\((.*?)^\}", re.M | re.S)
 INSTRUCTION = re.compile(r"\s*(?:@!?%p\d+\s+)?([a-z][\w.]*)\s+(.*);$")
 REGISTER = re.compile(r"%[a-z]+\d+")
 PARAMETER = re.compile(r"_param_(\d+)(?:\+(\d+))?")
 
 Place = collections.namedtuple("Place", "parameter offset fetched")  # `fetched`: an address that memory there holds
-Kernel = collections.namedtuple("Kernel", "name parameters read written overlaps")
+Kernel = collections.namedtuple("Kernel", "name parameters read written overlaps early")  # `early`: addresses
+
+# A coherent access, which a kernel that overlaps the previous one must not make before it has waited for it.
+EARLY = re.compile(r"\b(?:ld|st|atom|red)\.(?!global\.nc|shared|local|param|const)[\w.]+\s+[^;]*\[(%\w+)")
 
 # Kernels with faults, each with the parameters that must be named.
 MADE_UP = """
@@ -44,8 +47,13 @@ __global__ void starts_early(const float* __restrict__ x, const float* __restric
   asm volatile("griddepcontrol.wait;" ::: "memory");
   out[threadIdx.x] = x[threadIdx.x] * weight[threadIdx.x];
 }
+__global__ void waits_late(const int* ids, float* out) {
+  const int id = *ids;
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  out[threadIdx.x] = id;
+}
 """
-MADE_UP_FAULTS = {("adds_in_place", "out"), ("starts_early", "x")}
+MADE_UP_FAULTS = {("adds_in_place", "out"), ("starts_early", "x"), ("waits_late", "ids")}
 
 
 def signatures(source):
@@ -114,7 +122,9 @@ def kernels_of(ptx, source):
             address = places[REGISTER.search(operands[operands.index("[") :])[0]]
             (written if is_written else read).update(address)
         parameters = [parameter for parameter, _ in known[name]]
-        kernels.append(Kernel(name, parameters, read, written, "griddepcontrol" in body))
+        before, waits, _ = body.partition("griddepcontrol.wait")
+        early = set().union(*(places[register] for register in EARLY.findall(before))) if waits else set()
+        kernels.append(Kernel(name, parameters, read, written, bool(waits), early))
     return kernels
 
 
@@ -125,7 +135,7 @@ def faults_of(kernels):
         bad = kernel.read & kernel.written
         bad |= {place for place in kernel.read if kernel.name in COHERENT.get(place.parameter, ())}
         if kernel.overlaps:
-            bad |= {place for place in kernel.read if place.parameter not in CONSTANT}
+            bad |= {place for place in kernel.read | kernel.early if place.parameter not in CONSTANT}
         faults |= {(kernel.name, place.parameter) for place in bad}
     return faults
 

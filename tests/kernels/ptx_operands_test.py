@@ -53,6 +53,10 @@ def fused(number_type):
 # What each kernel must write to which word of its memory.
 EXPECTED = {"mma_bf16": product("BF16"), "mma_f16": product("F16"), "fma_bf16": fused("BF16"), "fma_f16": fused("F16")}
 
+# Instructions that copy or order memory accesses. An exchange of their operands, an address of shared memory and one of
+# global memory, does not compile, and the fibers' copies and waits test their use.
+NOT_ARITHMETIC = ("cp.async", "griddepcontrol", "prefetch")
+
 # Faults of ptx.h: a text that it has, what stands there instead, and the kernels that must fail. All places of the text
 # are changed.
 FAULTS = [
@@ -128,6 +132,9 @@ def main():
     cuda_tools.tool("nvdisasm")
     with open(HEADER) as f:
         header = f.read()
+    texts = re.findall(r'\basm(?: volatile)?\(\s*"([^"]*)', header)
+    if sum(not text.startswith(NOT_ARITHMETIC) for text in texts) != len(EXPECTED):
+        sys.exit(f"{HEADER} has other instructions than this test")
     copies = [("as_it_is", header)]
     for i, (old, new, _) in enumerate(FAULTS):
         if old not in header:

@@ -31,8 +31,8 @@ struct Case {
   bool follows = false;        // the draft reads hidden states of the target (follower.h); `draft` is not used
   bool suffix = false;         // also drafts from repetitions in the text, with the same options
   int64_t length = 3;          // number of emitted tokens per sequence whose distribution is compared
-  int64_t remaining = 8;       // larger than `length`, so that K is not reduced near the end
-  int sequences = 1;           // if 2, the second's K is fixed: the first's K − 1, or 0 if that is adaptive
+  int64_t remaining = 8;       // tokens until the answer ends; more than `length`, so that K is not reduced
+  int sequences = 1;           // if 2, the second has a fixed K: the first's K − 1, or 0 if the first's is adaptive
   // Maximum number of tokens in a target pass. If a batch needs more, each of its sequences steps alone.
   int64_t room = 1 << 20;
   // Makes the step wrong: tokens drafted for a target pass that did not fit are discarded and drawn again.
@@ -48,7 +48,7 @@ struct Outcome {
   double accepted = 0;  // expected number of tokens accepted in the first step of the first sequence
   int min_drafted = 1 << 20, max_drafted = 0;
   int64_t without_room = 0;  // number of target passes with more than Case::room tokens
-  // Maximum over all steps of the number of tokens drafted from the text, and of the number of these that were
+  // Maxima over all steps: the number of tokens drafted from the sequence's own text, and the number of these that were
   // accepted.
   int from_text = 0, kept_from_text = 0;
   int64_t runs = 0;

@@ -64,11 +64,11 @@ TEST(Follower, BatchesAndPassesThatDoNotFit) {
     c.length = 2;
     c.sequences = 2;
     expect_followed(c, "two sequences, " + to_string(rule));
-    c.room = 4;  // both sequences' tokens together do not fit
+    c.room = 4;  // the tokens of both sequences together do not fit into a target pass
     const Outcome o = expect_followed(c, "little room, " + to_string(rule));
     EXPECT_GT(o.without_room, 0);
     c.sequences = 1;
-    c.room = 2;  // a level must be dropped
+    c.room = 2;  // a target pass has room for 2 tokens, so the deepest drafted level must be dropped
     EXPECT_GT(expect_followed(c, "less room, " + to_string(rule)).without_room, 0);
   }
 }
@@ -173,7 +173,7 @@ TEST(Follower, OnTrialScoresWhatItWouldDraft) {
   }
 }
 
-// All sequences of a request with several answers are scored.
+// A shadow draft (a second draft on trial) scores all sequences of a request with several answers.
 TEST(Follower, OnTrialWithCopiedPrompts) {
   toy::Model target(5, toy::random_logits(1));
   toy::Follower serving(target, 5), shadow(target, 5);

@@ -223,7 +223,8 @@ class Brittle final : public Constraint {
   toy::Automaton automaton_;
 };
 
-// There are enough masks for plain decoding. If drafted tokens use up masks, the text must still not end.
+// The grammar computes one mask for each of the four tokens, which is enough for plain decoding. If drafted tokens use
+// up masks, the text must still not end.
 TEST(Rules, AGrammarThatFailsBecauseOfADraftLeavesTheDistributionAsItIs) {
   for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget})
     for (const double temperature : {0.0, 1.0})

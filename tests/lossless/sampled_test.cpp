@@ -1,5 +1,5 @@
 // Compares at least 500,000 draws from the seeded random streams with exact probabilities, including texts that take
-// several rounds.
+// several steps of drafting and verification.
 #include <gtest/gtest.h>
 
 #include "base/statistics.h"
@@ -8,7 +8,7 @@
 namespace specdec::decode {
 namespace {
 
-// Returns the p-value of Pearson's chi-squared test; cells with an expected count below 5 are merged.
+// Returns the p-value of Pearson's chi-squared test. Outcomes with an expected count below 5 are merged into one.
 double p_value(const std::vector<int64_t>& counts, const std::vector<double>& probabilities, int64_t n) {
   double statistic = 0, rest_expected = 0, rest_seen = 0;
   int cells = 0;

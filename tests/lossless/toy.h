@@ -89,8 +89,8 @@ class Model final : public CausalModel {
   }
 
   int64_t passes = 0;
-  std::function<void(std::span<const Extension>)> before_pass;  // may throw
-  std::function<void(int64_t length)> before_fork;              // may throw
+  std::function<void(std::span<const Extension>)> before_pass;  // if set, called before each pass; may throw
+  std::function<void(int64_t length)> before_fork;              // if set, called before each fork; may throw
 
  private:
   int64_t vocab_, max_length_;

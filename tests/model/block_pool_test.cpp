@@ -84,7 +84,7 @@ TEST(BlockPool, TheLongestUnheldIsReusedFirst) {
   EXPECT_EQ(pool.available(), 3);
   EXPECT_EQ(pool.held(), 1);
   EXPECT_EQ(pool.adopt({.tenant = 6}, story_from(0)), -1);
-  EXPECT_EQ(pool.adopt({.tenant = 5}, story_from(200)), blocks[2]);  // now the one used most recently
+  EXPECT_EQ(pool.adopt({.tenant = 5}, story_from(200)), blocks[2]);  // now the block used most recently
   pool.release(blocks[2]);
   EXPECT_EQ(pool.take(), blocks[0]);
   EXPECT_EQ(pool.adopt({.tenant = 5}, story_from(0)), -1) << "reused";

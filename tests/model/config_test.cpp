@@ -157,8 +157,8 @@ TEST(Config, RefusesWhatItCannotRun) {
   EXPECT_NO_THROW(parse(with("auto_map", {{"AutoModelForCausalLM", "evil.Model"}})));  // remote code is never run
 }
 
-// Adds small sizes to the keys that matter of a model family's published config.json (before transformers 5), and
-// parses the result.
+// Parses a config.json with small sizes and the keys in `published`, which are those that distinguish a model family's
+// published config.json (before transformers 5).
 DecoderConfig family(Json published) {
   published.update({{"vocab_size", 1000},
                     {"hidden_size", 64},

@@ -1,5 +1,5 @@
-// Tests reading, writing and refusing EAGLE-3 heads, and which earlier rows and states the rows of their passes depend
-// on.
+// Tests reading, writing and refusing EAGLE-3 heads, and on which earlier rows and hidden states a row of their passes
+// depends.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -261,7 +261,7 @@ TEST(Eagle, Embeddings) {
   }());
 }
 
-// A row depends only on its own token and hidden state and on earlier rows.
+// A row of a head's pass depends only on its own token and hidden state and on earlier rows.
 TEST(Eagle, RowsSeeThePastAlone) {
   const Decoder target = eagle_target();
   const EagleHead head = new_eagle_head(target, {}, 3, at::kFloat);

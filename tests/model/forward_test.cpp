@@ -285,7 +285,8 @@ TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
       parts.push_back(run(kv, at, std::min(count, 40 - at), static_cast<int64_t>(std::min(count, 40 - at))));
     EXPECT_TRUE(at::equal(at::cat(parts), alone)) << count;
   }
-  // Truncates the first sequence below the border and continues it in passes together with a short and a long sequence.
+  // Truncates the first sequence below 24 tokens, where the scaling changes, and continues it in passes together with a
+  // short and a long sequence.
   KvCache first(c, at::kCPU, at::kFloat), second(c, at::kCPU, at::kFloat), third(c, at::kCPU, at::kFloat);
   run(first, 0, 30, 1), run(second, 0, 10, 0), run(third, 0, 35, 0);
   first.truncate(21);
@@ -305,7 +306,7 @@ TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
       at::linear(kernels::rms_norm(last, decoder.weights.norm, c.rms_norm_eps), decoder.weights.lm_head);
   EXPECT_LT((from_states - expected).abs().max().item<double>(), 1e-4);
   // prefix(length) must copy the first `length` tokens of a cache and the cache's rope scaling. The copy and the
-  // original must continue correctly below and above the border.
+  // original must continue correctly below and above 24 tokens, where the scaling changes.
   for (const int64_t length : {0, 20, 30}) {
     KvCache copy = third.prefix(length);
     EXPECT_TRUE(at::equal(run(copy, static_cast<size_t>(length), 8, 8), alone.narrow(0, length, 8))) << length;
@@ -330,7 +331,7 @@ TEST(BadParts, AreErrors) {
       return e.kind();
     }
     kv.truncate(0);
-    return ErrorKind::kUsage;  // no error
+    return ErrorKind::kUsage;  // stands for "no error"
   };
   const std::vector<int32_t> good = {1, 2}, large = {10}, negative = {-1};
   EXPECT_EQ(kind({.cache = &kv, .tokens = good}), ErrorKind::kUsage);

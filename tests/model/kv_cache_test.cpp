@@ -117,8 +117,8 @@ std::vector<int32_t> story(int64_t length) {
   return out;
 }
 
-// Forks share all blocks. Before a cache writes after the used part of a shared block, it gets its own copy of the
-// block.
+// A copy of a cache shares the blocks of the original. When one of the two caches appends to a block that another cache
+// holds, it first gets its own copy of this block.
 TEST(KvCacheTest, ForksShareUntilTheyWrite) {
   const Caches p(10);
   Checked a = p.open(0);
@@ -176,8 +176,8 @@ TEST(KvCacheTest, WhatWasReadIsFoundAgain) {
   EXPECT_FALSE(unbounded.records());
 }
 
-// A block is published and adopted by a second cache. Then both caches truncate it and write other tokens. Each cache
-// must read its own tokens, and later users the published ones.
+// A cache publishes a block, and a second cache adopts it. Then both caches truncate their texts within this block and
+// append different tokens. Each cache must read its own tokens, and later caches must adopt the published ones.
 TEST(KvCacheTest, PublishedBlocksDoNotChange) {
   const Caches p(6);
   Checked a = p.open(1), b = p.open(1);

@@ -69,7 +69,7 @@ class QuantisedCheckpoint {
   // Random FP8 weights and scales whose products are about as large as the weights of a toy decoder.
   void fp8(const std::string& name, int64_t n, int64_t k) {
     tensors[name + "weight"] = {
-        "F8_E4M3", (at::randint(32, 72, {n, k}) + 128 * at::randint(0, 2, {n, k})).to(at::kByte)};  // at most 3.75
+        "F8_E4M3", (at::randint(32, 72, {n, k}) + 128 * at::randint(0, 2, {n, k})).to(at::kByte)};  // |x| <= 3.75
     std::vector<int64_t> scales = {n, 1};
     if (quantization_.contains("weight_block_size"))
       scales = {(n + 15) / 16, (k + 31) / 32};

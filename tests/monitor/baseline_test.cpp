@@ -65,8 +65,8 @@ TEST(StratumKey, IsDomainTemperatureAndGrammar) {
   EXPECT_EQ(key(1), "code json eff");
 }
 
-// Estimates a baseline from `requests` requests over `days` days. Domain d_i has the share `shares`[i] of 100.
-// Acceptance is .70, with a daily variation of amplitude `slow`.
+// Estimates a baseline from `requests` requests over `days` days. Domain number i, "d<i>", has shares[i] percent of the
+// requests. Acceptance is .70, with a daily variation of amplitude `slow`.
 EstimatedBaseline estimate(int64_t requests, double days, const std::vector<int>& shares, double slow = 0) {
   return estimate_baseline([&](const auto& take) {
     Traffic t(9);

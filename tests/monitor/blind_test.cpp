@@ -105,7 +105,8 @@ TEST_F(Blind, AQuietServerIsNoAlarm) {
   }
 }
 
-// A server with little traffic stays "healthy", however many checks it takes until a bucket has enough counts.
+// A server with little traffic stays "healthy", however many checks it takes until there are enough counts to be
+// judged.
 TEST_F(Blind, ASlowServerIsNoAlarm) {
   judged_before();
   for (int i = 0; i < 120; ++i) {
@@ -207,7 +208,8 @@ TEST_F(Blind, ANewTargetAtEachLookIsOneAlarm) {
   EXPECT_EQ(specdec::testing::get(dir / "runs"), "stale_target\n");
 }
 
-// However many replicas come and go before a bucket is full, the state stays small enough to be read.
+// However many replicas come and go before there are enough counts to be judged, the state stays small enough to be
+// read.
 TEST_F(Blind, ReplicasThatComeAndGoAreForgotten) {
   judged_before();
   for (int i = 0; i < 14; ++i) {

@@ -177,7 +177,8 @@ TEST(Counters, DifferencesAreBySeriesAndReplica) {
                             "page");
   };
   EXPECT_EQ(difference(page(15, 9, 22), page(10, 7, 20)).accepted_at, (std::vector<double>{7, 2}));
-  // Engine 0 was restarted, although the sum of both engines still rose (30 to 34). All of its series start anew.
+  // Engine 0 was restarted, although the sum of both engines still rose (30 to 34). All series of engine 0 count from
+  // zero.
   EXPECT_EQ(difference(page(3, 8, 31), page(10, 7, 20)).accepted_at, (std::vector<double>{14, 8}));
   // Counts that a new replica made before its first scrape are ignored.
   EXPECT_EQ(difference(page(15, 9, 500), page(10, 7, -1)).accepted_at, (std::vector<double>{5, 2}));
@@ -237,7 +238,7 @@ TEST(Exposition, ASeriesTwiceIsSetAside) {
       << "one counter under two names";
 }
 
-// A pod under a new name is a new replica without earlier counts. That the old name is gone is not a restart.
+// A pod under a new name is a new replica without earlier counts. The disappearance of the old name is not a restart.
 TEST(Difference, ARenamedPodBeginsAnew) {
   const auto page = [](const std::string& pod, double drafts) {
     return parse_exposition("vllm:spec_decode_num_drafts_total{pod=\"" + pod + "\"} " + std::to_string(drafts) + "\n",
@@ -339,8 +340,8 @@ TEST(Fixtures, EveryEnginesPageIsRead) {
   for (const Counters& c : {vllm, sglang, trt, llama}) EXPECT_TRUE(c.any);
 }
 
-// For each engine's way of counting: feeds a chart with buckets of 1,000 steps with K = 3 and conditional acceptance .8
-// .7 .6, then with lower acceptance, which must raise an alarm.
+// For each engine's way of counting: feeds a chart repeatedly with the counts of 1,000 steps with K = 3 and conditional
+// acceptance .8 .7 .6, then with lower acceptance, which must raise an alarm.
 TEST(Fixtures, EveryEnginesDropIsSeen) {
   RolloutFigures gate;
   gate.k = 3;

@@ -128,8 +128,8 @@ TEST(Detector, AnotherBaselinesStateIsLeft) {
   EXPECT_TRUE(Detector(flat(0.7)).restore(detector.state(), "state"));
 }
 
-// The change point is the start for which the product of a bet's factors is largest, over all bets and the whole past.
-// The test computes the product for each start and expects the same change point.
+// The change point is the request from which on the product of the factors 1 + λ (b − x) is largest, over all λ and the
+// whole past. The test computes the product from each request on and expects the same change point.
 TEST(Detector, TheChangePointIsExact) {
   Traffic traffic(21);
   std::vector<RequestEvidence> seen;
@@ -162,8 +162,8 @@ TEST(Detector, TheMixIsTestedAndTriggersNothing) {
   for (int i = 0; i < 5000; ++i) {
     const bool easy = traffic.random.uniform() < 0.5;
     same.add(easy ? "easy" : "hard", traffic.request(easy ? 0.8 : 0.6), i);
-    // `moved` gets other shares of the strata from request 1,000 on. In the end, the first 1,000 requests have left its
-    // window.
+    // From request 1,000 on, `moved` gets easy and hard requests in other proportions. At the end of the test, the
+    // first 1,000 requests are no longer among the newest requests that it compares with the baseline.
     const bool rare = i < 1000 ? easy : traffic.random.uniform() < 0.3;
     moved.add(rare ? "easy" : "hard", traffic.request(rare ? 0.8 : 0.6), i);
   }

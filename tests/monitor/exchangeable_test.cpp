@@ -27,11 +27,11 @@ TEST(Exchangeable, OneFineTuningStepIsSeenInOneLook) {
   EXPECT_LE(requests, 256);
 }
 
-// A look is one day's calls, and it is compared with a pool of calls of earlier looks. While the model does not change,
-// the mean of the e-values is at most 1, and alarms are as rare as stated.
+// Each day's calls are compared with a random selection of earlier calls (the pool). While the model does not change,
+// the mean of the e-values is at most 1, and alarms are at most as frequent as stated.
 TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   constexpr int kPermutations = 199, kChains = 10, kLooks = 100;
-  const double level = std::log(100.0);  // a single look reaches it with an e-value of at least ½ · 200
+  const double level = std::log(100.0);  // one test with the smallest possible p has e ≥ ½ · 200
   double sum = 0, squares = 0;
   int alarms = 0, small = 0;
   for (int chain = 0; chain < kChains; ++chain) {
@@ -61,8 +61,9 @@ TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   EXPECT_NEAR(small / kAll, 0.1, 3 * std::sqrt(0.09 / kAll)) << "p-values are uniform";
 }
 
-// Tests the alternative: if all looks were compared with one fixed first look, its chance deviation would make all
-// p-values depend on each other. That is why a new pool is drawn for each look.
+// Tests the alternative: if the calls of every day were compared with those of the first day, the chance deviation of
+// the first day's calls would make all p-values depend on each other. That is why the earlier calls to compare with are
+// drawn again for each day.
 TEST(Exchangeable, AFrozenReferenceWouldShareItsChanceDeviation) {
   constexpr int kPermutations = 199, kChains = 30, kLooks = 8;
   double together = 0, apart = 0;
@@ -103,7 +104,7 @@ TEST(Exchangeable, AChangeIsNoRollingUpdate) {
     ToyModel before(trial);
     const LogprobCalls reference = before.look(kCalls);
     EXPECT_FALSE(compare(reference, before.look(kCalls), 50, stream).two_modes) << trial;
-    for (const double step : {0.01, 0.02, 0.05, 0.5}) {  // the noise hides a small step: one group of calls
+    for (const double step : {0.01, 0.02, 0.05, 0.5}) {  // `step`: standard deviation of the change of the logits
       ToyModel after(trial, step);
       LogprobCalls newest = after.look(kCalls);
       EXPECT_FALSE(compare(reference, newest, 50, stream).two_modes) << trial << ", step " << step;
@@ -125,8 +126,8 @@ TEST(Exchangeable, ServersWithoutNoise) {
   EXPECT_FALSE(other.two_modes);
 }
 
-// A token that a call lacks gets the call's smallest log-probability. Here "c" is missing in the pool, "b" in the
-// newest call.
+// A token that a call lacks gets the call's smallest log-probability. Here the earlier calls lack "c", and the newest
+// call lacks "b".
 TEST(Exchangeable, MissingTokensAreCensored) {
   const LogprobCalls pool = {{{{"a", -1.0F}, {"b", -2.0F}}, {{"a", -1.0F}, {"b", -2.0F}}}},
                      newest = {{{{"a", -1.5F}, {"c", -3.0F}}}};
@@ -161,7 +162,7 @@ TEST(Exchangeable, GreedyTexts) {
 }
 
 TEST(Exchangeable, Evidence) {
-  double integral = 0;  // of f, over the p-values that 200 permutations can give
+  double integral = 0;  // integral of e_value() over the p-values of 200 permutations
   for (int i = 1; i <= 201; ++i) integral += e_value(i / 201.0, 200) / 201;
   EXPECT_LE(integral, 1);
   EXPECT_GT(integral, 0.9);

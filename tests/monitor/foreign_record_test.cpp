@@ -111,8 +111,8 @@ TEST(ForeignRecords, SglangsTreesEndAtTheirDepth) {
   EXPECT_EQ(counts(7, deep).accepted_at, counts(5, deep).accepted_at);
   EXPECT_EQ(counts(7, full).overlap(0), 1.0);
   EXPECT_EQ(counts(7, full).reached_at.size(), 5u);
-  // A chain of 7 tokens that is rejected at various positions, a chain of which no token is ever accepted, and a chain
-  // with a single step.
+  // The chains here have 7 tokens that are rejected at various positions, 7 tokens of which none is ever accepted, or a
+  // single step. The depth of a chain is not cut.
   EXPECT_EQ(counts(7, {8, 6, 4, 3, 2, 1}).reached_at, (std::vector<int64_t>{24, 16, 10, 6, 3, 1, 0}));
   EXPECT_EQ(counts(7, {20}).reached_at[0], 20);
   EXPECT_EQ(counts(7, {20}).accepted_at[0], 0);

@@ -54,8 +54,8 @@ TEST_F(FullCheck, WhereThePackageHasNoneTheFirstCheckIsTheReference) {
   EXPECT_EQ(look("").stale, "") << "another package begins anew";
 }
 
-// Files that were not written to are not read again. The test shows this with a wrong digest in the memory, which is
-// used.
+// Files that were not written to are not read again. To show this, the test puts a wrong digest into the memory. The
+// check then reports another target, because it uses the stored digest instead of reading the file.
 TEST_F(FullCheck, IsReadAgainOnlyAfterAWrite) {
   look(dir / "packaged");
   Json m = Json::parse(memory);

@@ -39,8 +39,8 @@ class Lived : public Looped {
     return digest;
   }
 
-  // Makes every kind of event: a failed and a successful redistillation, a canary that wins and one that loses, a
-  // promotion that is rolled back, and another target for a while.
+  // Makes every kind of event: a failed and a successful redistillation, a candidate that wins its trial (canary) and
+  // one that loses it, a promotion that is rolled back, and another target for a while.
   void live_it_all() {
     live(40);
     specdec::testing::put(dir / "train.code", "1");

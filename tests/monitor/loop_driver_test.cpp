@@ -380,7 +380,7 @@ TEST_F(Looped, TheEndOfAChildIsTakenFromItsFileWhereThatIsWhole) {
   put(dir / "ends/one.code", "7\n");
   EXPECT_EQ(run_child(order).code, 7);
   EXPECT_FALSE(fs::exists(dir / "ran"));
-  for (const char* cut_short : {"", "1"}) {  // contents of an exit-code file after a power failure
+  for (const char* cut_short : {"", "1"}) {  // what an exit-code file may hold after a power failure
     put(dir / "ends/one.code", cut_short);
     EXPECT_EQ(run_child(order).code, 3);
     EXPECT_EQ(get(dir / "ends/one.code"), "3\n");

@@ -79,7 +79,7 @@ TEST(Periods, HaveTheRequestsBetweenMeasurements) {
   EXPECT_TRUE(periods_of({}, 100).empty());
 }
 
-// In each epoch the sums start from zero, and a period never spans two epochs.
+// After each restart of the detectors (a new epoch) the sums start from zero, and a period never spans a restart.
 TEST(Periods, EndWithTheirEpoch) {
   const auto periods =
       periods_of({at(600, 100, 0.7), at(1200, 110, 0.7), at(1800, 5, 0.5, 2), at(2400, 90, 0.5, 2)}, 1);

@@ -131,7 +131,7 @@ TEST_F(Scraped, ARenamedPodIsSaidAndJudgedFromThenOn) {
 
 TEST_F(Scraped, SmallBucketsGrowUntilTheyCanBeJudged) {
   scrape(1000, 0.7);
-  for (int i = 0; i < 300; ++i) scrape(10, 0.02);  // with 10 steps per scrape, 5 scrapes make a bucket
+  for (int i = 0; i < 300; ++i) scrape(10, 0.02);  // 10 steps per scrape: 5 scrapes are needed to judge once
   EXPECT_EQ(look().verdict, Verdict::kDrift);
 }
 
@@ -211,7 +211,7 @@ TEST_F(Scraped, AbsurdCountersNeitherDecideNorDisable) {
   EXPECT_EQ(scrape(1000, noisy(0.70)).exit_code, 0);
   for (int i = 0; i < 3; ++i) r = scrape(1000, noisy(0.70));
   EXPECT_EQ(r.verdict, Verdict::kHealthy) << r.reason;
-  sum += 100000;  // overlap without any steps
+  sum += 100000;  // the sum of overlaps rises without any step
   server.page(page(""));
   r = look();
   EXPECT_NE(r.reason.find("set aside"), std::string::npos) << r.reason;

@@ -8,8 +8,8 @@ namespace {
 const std::string kBound(64, 'a'), kOther(64, 'b'), kThird(64, 'c');
 constexpr int64_t kDay = 86400;
 
-// A fixture that runs judge_served() again and again and passes on the memory. Before each run, a test sets the targets
-// that pages, records and a sighting (the check of --target) name.
+// A fixture that calls judge_served() repeatedly and passes the memory of each call to the next. Before each call, a
+// test sets the targets that pages, records and a sighting (the check of --target) name.
 class Served : public ::testing::Test {
  public:
   Served& page(const std::string& source, const std::string& target) {

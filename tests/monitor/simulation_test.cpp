@@ -87,7 +87,8 @@ TEST(Simulation, DelaysAreAsStated) {
     RecordProperty("delay_to_" + std::to_string(to).substr(0, 4) + (tolerance > 0 ? "" : "_no_tolerance"),
                    std::to_string(found.value));
   }
-  // An alarm faster than the statistics allow would mean that the bound is wrong.
+  // The delay from the drop of acceptance to the alarm also has a least possible value for this rate of false alarms. A
+  // shorter delay would mean that the detector raises more false alarms than stated.
   EXPECT_GE(delay(flat(0.70), 0.65, 100).value, 80);
   EXPECT_GE(delay(flat(0.70), 0.60, 100).value, 30);
 }
@@ -121,8 +122,8 @@ TEST(Simulation, AShiftOfTheMixIsNoDrift) {
     const bool easy = t.random.uniform() < (n < 2000 ? 0.5 : 0.3);
     d.add(easy ? "easy" : "hard", domains.request(t, easy), n);
   });
-  // If the detector is not told the domains, the same traffic does raise an alarm. So the test above depends on the
-  // strata.
+  // If the detector is not told the domains, the same traffic does raise an alarm. So only the comparison by domain
+  // prevents the alarm in the test above.
   const int64_t pooled =
       run_length(Detector(flat(0.70)), 200000, kAlarm, 100000, [&](Detector& d, Traffic& t, int64_t n) {
         const bool easy = t.random.uniform() < (n < 2000 ? 0.5 : 0.3);
@@ -324,8 +325,8 @@ TEST(Simulation, OneStratumsDropIsFoundAndNamed) {
   EXPECT_GE(named, runs * 95 / 100);
 }
 
-// Compares the early warning (Amber) with the alarm at the same stated time to a false one. After a drop, the warning
-// comes sooner; false warnings are about as rare as false alarms.
+// Tests the early warning (Amber). With one false warning per 100,000 requests, the warning comes on average within 100
+// requests after acceptance drops from .70 to .65. False warnings are at most twice as frequent as stated.
 TEST(Simulation, TheAmberLightIsSoonerAndAsRare) {
   const BetaRates before(0.70, 0.10), after(0.65, 0.10);
   Baseline baseline = flat(0.70);
@@ -348,8 +349,8 @@ TEST(Simulation, TheAmberLightIsSoonerAndAsRare) {
   EXPECT_LE(
       mean_of(200, [&](int run) { return to_amber(1e5, 340000 + static_cast<uint64_t>(run), 200, 20000) - 200; }).value,
       100);
-  // With skewed residuals, false warnings come sooner than Siegmund's formula predicts (earlier research: 76 to 99 % of
-  // that time). Here they must take at least half of the predicted time.
+  // With skewed residuals, false warnings come sooner than Siegmund's formula predicts: in earlier research after 76 to
+  // 99 % of the predicted time. Here the mean time must be at least half of the predicted time.
   EXPECT_GE(
       mean_of(60, [&](int run) { return to_amber(1e4, 350000 + static_cast<uint64_t>(run), 1 << 30, 200000); }).value,
       5e3);

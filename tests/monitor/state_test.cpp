@@ -266,7 +266,7 @@ TEST(State, KeepsAMeasurementForEveryTenMinutes) {
   EXPECT_TRUE(state.measurements().empty());
   state.add(measured(600, 10));
   state.add(measured(1199, 12));    // replaces the previous one, of the same ten minutes
-  state.add(measured(1199, 2, 2));  // not replaced, because the epoch is another
+  state.add(measured(1199, 2, 2));  // not replaced: the detectors were restarted (epoch 2)
   state.add(measured(1200, 15, 2));
   const auto all = state.measurements();
   ASSERT_EQ(all.size(), 3u);

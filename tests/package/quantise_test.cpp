@@ -221,7 +221,7 @@ TEST(Quantise, ShardsKeepTheirNames) {
   const Scratch dir;
   testing::write_tiny_model(dir / "draft", {.layers = 3, .vocab = 16, .hidden = 8, .shards = 2});
   quantise_draft(dir / "draft", "int8", dir / "int8", {});
-  const SafetensorsDirectory files(dir / "int8");  // throws if the index does not fit
+  const SafetensorsDirectory files(dir / "int8");  // throws if the index does not match the weight files
   for (int i = 0; i < 3; ++i)
     EXPECT_TRUE(files.contains("model.layers." + std::to_string(i) + ".mlp.down_proj.qweight"));
   EXPECT_FALSE(files.contains(kMatrix));

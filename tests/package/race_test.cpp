@@ -33,7 +33,7 @@ pid_t spawn(const std::function<void()>& f) {
   }
 }
 
-// Publishes a new draft in every second round and the same package again in the round after it.
+// Publishes a new draft if `round` is even, and the same package again in the next round.
 void publish(const fs::path& root, const fs::path& store, int publisher, int round) {
   const fs::path work = root / ("publisher-" + std::to_string(publisher));
   fs::create_directories(work);
@@ -75,7 +75,7 @@ TEST(Race, EveryReaderSeesAWholePackage) {
         const auto package = resolve_package(store.string() + ":prod", true);
         if (!package || package->root.filename() != "sha256-" + package->digest)
           throw Error(ErrorKind::kInternal, "no package");
-        verify_files(package->root, package->manifest, true);  // still whole, although collections ran meanwhile
+        verify_files(package->root, package->manifest, true);  // complete, although garbage was collected meanwhile
         list_packages(store);
         seen.insert(package->digest);
       }

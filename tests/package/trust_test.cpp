@@ -212,7 +212,8 @@ TEST_F(TrustTest, AnOlderStateOfAChannelIsRefused) {
   EXPECT_EQ(named("prod"), second.digest) << "who has seen nothing cannot know";
 }
 
-// The highest number is also remembered per signing key, because the path of a store can change.
+// The highest number of a channel's records is also remembered per signing key, not only per path of the store, because
+// a store can be moved.
 TEST_F(TrustTest, AnOlderStateIsRefusedAfterTheStoreWasMoved) {
   const std::string old = promote_both();
   const fs::path moved = pair.dir / "moved";

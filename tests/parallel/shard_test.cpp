@@ -153,7 +153,8 @@ TEST(Shard, ReadsItsShareFromFiles) {
   }
 }
 
-// Broadcasts a slice in the middle of other memory, as in a round. The memory around it must not change.
+// Broadcasts a slice in the middle of other memory, as a step on a GPU does with token ids. The memory around the slice
+// must not change.
 TEST(Shard, BroadcastsTheNumbersOfRankZero) {
   const auto errors = as_ranks(3, [&](const Ranks& ranks) {
     const c10::InferenceMode guard;
@@ -186,7 +187,7 @@ class Calls {
     for (auto& queue : queues_) queue.emplace_back(call.begin(), call.end());
     changed_.notify_all();
   }
-  std::vector<int64_t> next(int rank) {  // an empty call is the last one
+  std::vector<int64_t> next(int rank) {  // an empty result means that no call follows
     std::unique_lock guard(lock_);
     auto& queue = queues_[static_cast<size_t>(rank)];
     changed_.wait(guard, [&] { return !queue.empty(); });

@@ -59,8 +59,8 @@ TEST_P(Logits, PrefillInChunks) {
   }
 }
 
-// Computes two branches after a common prefix in one pass with a tree mask, across the border of longrope's scaling.
-// Each branch must give the same logits as it does alone.
+// Computes two branches after a common prefix in one pass with a tree mask. They cross the length from which longrope
+// uses other factors. Each branch must give the same logits as it does alone.
 TEST_P(Logits, TreePass) {
   const auto ids = c.ids(0);
   const std::span<const int32_t> all(ids);
@@ -87,13 +87,13 @@ TEST_P(Logits, TreePass) {
   }
 }
 
-// Truncates a cache from above to below the border of a RoPE scaling. The cache must then continue as if it had never
-// been longer.
+// Some RoPE scalings use other factors from a certain length on. Truncates a cache from above to below this length. The
+// cache must then continue as if it had never been longer.
 TEST_P(Logits, TruncatedAcrossTheBorder) {
   const auto ids = c.ids(1);
   KvCache kv = cache();
   pass(part(kv, std::span(ids).first(20), 1, 0));
-  kv.truncate(12);  // the next position is 62, below the border at 64
+  kv.truncate(12);  // the next position is 62; the RoPE factors change at 64
   const at::Tensor after = pass(part(kv, std::span(ids).subspan(12, 5), 1, 12));
   EXPECT_LT(largest_difference(after, c.stepwise[1].narrow(0, 12, 5)), c.tolerance());
 }

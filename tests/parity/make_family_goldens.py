@@ -11,7 +11,7 @@ golden/families/<case>.safetensors  tokens [B, S] int64, positions [B, S] int64,
                                     over positions 0..S-2 of -log q(next token)) and grad.<name>. Names are those of
                                     DecoderWeights::visit: joined matrices (qkv_proj, gate_up_proj, experts) are split.
 
-The second row of tokens crosses position 64, the border of the RoPE scaling. longrope's border is position 24, which
+The second row of tokens crosses position 64, the original context of the models. That of longrope is 24 tokens, which
 the first row crosses. Attention windows are shorter than the rows.
 """
 

@@ -86,7 +86,8 @@ def make_case(name, overrides, seed):
     (here / name / "generation_config.json").unlink(missing_ok=True)
     length = 40
     tokens = torch.randint(0, base["vocab_size"], (2, length))
-    # The second row starts near the end of the trained context, or beyond the border of the llama3 scaling.
+    # The second row starts near the end of the trained context, or, for llama3, beyond the original context of the RoPE
+    # scaling.
     starts = torch.tensor([[0], [50 if "llama3" not in name else 300]])
     positions = starts + torch.arange(length)
     with torch.no_grad():

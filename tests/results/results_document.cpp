@@ -1,5 +1,5 @@
-// results_document FILE BY_HAND [--write]: compares FILE (docs/results.json) with the document that is generated from
-// the code and from BY_HAND. With --write, writes FILE instead.
+// results_document FILE [--write]: compares FILE (docs/results.json) with the document that is generated from the code.
+// With --write, writes FILE instead.
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -18,15 +18,14 @@ std::string content(const char* file) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc < 3) return 2;
-  const std::string made = specdec::cli::results_document(specdec::OrderedJson::parse(content(argv[2])));
-  if (argc > 3 && std::strcmp(argv[3], "--write") == 0) {
+  if (argc < 2) return 2;
+  const std::string made = specdec::cli::results_document();
+  if (argc > 2 && std::strcmp(argv[2], "--write") == 0) {
     std::ofstream(argv[1], std::ios::binary) << made;
     return 0;
   }
   if (content(argv[1]) == made) return 0;
-  std::fprintf(stderr, "%s is not what the code prints; to renew it:\n  %s %s %s --write\n", argv[1], argv[0], argv[1],
-               argv[2]);
+  std::fprintf(stderr, "%s is not what the code prints; to renew it:\n  %s %s --write\n", argv[1], argv[0], argv[1]);
   return 1;
 } catch (const std::exception& e) {
   std::fprintf(stderr, "%s\n", e.what());

@@ -15,7 +15,7 @@ class Normaliser:
     def __init__(self, scratch, build, version):
         self.began = time.time() - 2
         self.learnt = []
-        self.learn(str(scratch), "<scratch>")  # differs between runs
+        self.learn(str(scratch), "<scratch>")  # the path differs between runs
         self.learn(str(build), "<build>")
         self.version = re.compile(
             rf"(?<![0-9.]){re.escape(version)}(?![0-9]|\.[0-9])"
@@ -80,7 +80,7 @@ class Normaliser:
 
     def any(self, file, text):
         """Normalises JSON (one object, one per line, or inside an HTML page) to sorted keys with one key per line, so
-        that a diff shows the key. In other texts only the learnt texts and the text rules apply."""
+        that a diff shows the key. In other texts only the texts given to learn() and the text rules are replaced."""
         if file.endswith(".html"):
             return self.text(
                 file,

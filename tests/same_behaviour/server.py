@@ -123,7 +123,7 @@ def joined_stream(text, normaliser, file):
 
 # Metrics of which only names and labels are kept. They are times and speeds, the number of connections (the previous
 # connection may not be closed yet), and the number and sizes of steps (the answers of one request may or may not share
-# a step). The counts of durations are kept.
+# a step). The _count of a histogram of durations is kept.
 VARYING = re.compile(
     r"_seconds(_total|_sum|_bucket)?$|_tokens_per_second$|^specdec:(connections|steps_total|batch_size_.*)$"
 )

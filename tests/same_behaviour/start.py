@@ -83,7 +83,7 @@ def observe_help(o):
 def observe_inputs(o):
     write_tiny_model(o.scratch / "target", layers=2, seed=1)
     write_tiny_model(o.scratch / "other", layers=1, seed=2)
-    shutil.copytree(o.scratch / "target", o.scratch / "self")  # the target as its own draft: all is accepted
+    shutil.copytree(o.scratch / "target", o.scratch / "self")  # the target as its own draft: all tokens are accepted
     write_traffic(o.scratch / "log.jsonl", 40)
     (o.scratch / "salt").write_text(f"{7:064d}\n")
     (o.scratch / "salt").chmod(0o600)

@@ -35,7 +35,7 @@ TEST(Api, ATenantsOwnQueueIs429AndLeavesRoomForTheOthers) {
              metrics().find("specdec:num_requests_waiting " + std::to_string(then_waiting) + "\n") != std::string::npos;
     });
   };
-  accept("key-of-anna-1", 0);  // blocks in the runner's start(), because the gate is closed
+  accept("key-of-anna-1", 0);  // blocks in FakeRunner::start() until open_gate()
   accept("key-of-anna-1", 1);
   accept("key-of-anna-2", 2);
   const Response full = s.ask(request("key-of-anna-2"));

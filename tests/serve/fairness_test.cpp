@@ -1,4 +1,4 @@
-// Tests of fairness between tenants, from the queue to the steps. Service is counted per answer, so it does not matter
+// Tests of fairness between tenants, from the queue to the steps. A tenant is charged per answer, so it does not matter
 // how answers are grouped into requests.
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace specdec::deploy {
 namespace {
 
-// Counts the service that each tenant gets, by the same rule as RequestQueue.
+// Counts what each tenant is charged, by the same rule as RequestQueue.
 class CountingRunner final : public StepRunner {
  public:
   SequenceKey start(const SequenceSpec& spec) override {
@@ -93,8 +93,8 @@ std::shared_ptr<GenerationRequest> asked(const std::string& tenant, const std::v
   return r;
 }
 
-// Sends many answers of the tenant "flood", in one request or in many. Returns the number of turns until the only
-// request of "other", sent after the first turn, is answered.
+// Tenant "flood" asks for many answers, in one request or in many. After the first turn() of the scheduler, tenant
+// "other" sends one request. Returns the number of further calls of turn() until the request of "other" is answered.
 int turns_of_the_other(bool one_request) {
   FairnessBench b(4);
   std::vector<std::string> prompts;
@@ -123,8 +123,8 @@ TEST(Fairness, ManyAnswersOfOneRequestDelayOthersNoMoreThanManyRequests) {
   EXPECT_LE(singles, 40) << "and that is soon";
 }
 
-// One request fills the batch with long answers. The answer of another tenant must still start soon, and the answer
-// that gave up its seat must be complete in the end.
+// One request fills the batch with long answers. The answer of another tenant must still get a place (seat) in the
+// batch soon, and the answer that lost its place must be complete in the end.
 TEST(Fairness, ATenantWithoutASeatSoonGetsOne) {
   std::string text;
   for (int i = 0; i < 300; ++i) text += static_cast<char>('a' + i * i % 26);
@@ -153,7 +153,8 @@ TEST(Fairness, ATenantWithoutASeatSoonGetsOne) {
     for (const auto& [choice, got] : texts) EXPECT_EQ(got, text) << "choice " << choice;
     EXPECT_GT(b.runner.runner.preempted(), 0u);
   }
-  // A single tenant's further answers wait while its first answers run, and a tenant's only seat is never given away.
+  // A single tenant's further answers wait while its first answers run, and a tenant never loses its only place in the
+  // batch.
   FairnessBench alone(1);
   alone.queue.push(asked("one", {"say:" + text}, 2, 1000));
   for (int turn = 0; turn < 8; ++turn, alone.clock.now += 1) alone.scheduler->turn();
@@ -163,7 +164,7 @@ TEST(Fairness, ATenantWithoutASeatSoonGetsOne) {
 }
 
 // Two tenants always have requests waiting. Tenant "many" asks for many answers per request, its answers share prompts,
-// and in every second run the caches are sometimes full. The service of the tenants never differs by more than the
+// and in every second run the caches are sometimes full. The charges of the two tenants never differ by more than the
 // bound in docs/serve.md.
 TEST(Fairness, ServiceStaysWithinTheBoundWhateverRequestsAreMadeOf) {
   constexpr int64_t kBatch = 4, kLongestPrompt = 60, kLongestAnswer = 24;
@@ -185,7 +186,7 @@ TEST(Fairness, ServiceStaysWithinTheBoundWhateverRequestsAreMadeOf) {
       b.queue.push(sent.emplace_back(asked(tenant, prompts, n, max_tokens)));
       pushed[tenant] += sent.back()->choices();
     };
-    const auto refill = [&] {  // keeps requests of both tenants waiting; a turn starts at most four answers
+    const auto refill = [&] {  // keeps both tenants waiting; a turn starts at most four answers
       while (waiting("many") <= kBatch) {
         std::vector<std::string> prompts;
         for (int64_t i = 1 + below(8); i > 0; --i)

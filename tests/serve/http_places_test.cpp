@@ -169,7 +169,7 @@ TEST(Http, StopEndsWhatRuns) {
   EXPECT_EQ(busy.read().status, 0);
 }
 
-TEST(Http, StopEndsWhatIsAboutToRun) {  // if this fails, it hangs
+TEST(Http, StopEndsWhatIsAboutToRun) {  // a failure of this test shows as a hang
   Http h;
   Client busy(h.port);
   busy.send(post("/stream?slowly", "x"));

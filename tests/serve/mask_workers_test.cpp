@@ -237,7 +237,7 @@ TEST(LateMasks, TheirSequenceSitsOutAndTheOthersGoOn) {
   EXPECT_EQ(b.take(*late), "Hello.");
 }
 
-TEST(LateMasks, AreWaitedForAndNothingElseIs) {  // if this fails, it hangs
+TEST(LateMasks, AreWaitedForAndNothingElseIs) {  // a failure of this test shows as a hang
   LateMasks b;
   const auto late = b.push("masked say:Hello");
   std::thread engine([&] { b.scheduler.run(); });

@@ -102,7 +102,7 @@ TEST(RequestQueue, TheLeastServedIsNextAndFirstComeFirstServedWithin) {
   EXPECT_EQ(take(queue), flood[1]);
   queue.generated("a", 1);
   EXPECT_EQ(next(queue), "b") << "20 tokens and one generated against 10";
-  queue.generated("b", 4);  // 28 for b against 22 for a: a generated token counts 2
+  queue.generated("b", 4);  // b is now charged 20 + 4 · 2 = 28, a 20 + 1 · 2 = 22
   EXPECT_EQ(take(queue), flood[2]);
   EXPECT_EQ(next(queue), "b") << "28 against 32";
   EXPECT_EQ(take(queue), flood[3]);
@@ -148,8 +148,8 @@ TEST(RequestQueue, ARequestTakesATurnForEveryAnswer) {
   EXPECT_EQ(queue.try_pop().choice, 0u) << "the next request of the tenant begins with its first answer";
 }
 
-// An answer whose prompt is in the cache is charged no prefill, but must be charged for its turn. Otherwise such
-// answers would all be started first.
+// An answer whose prompt is in the cache is charged no prefill, but must be charged for leaving the queue. Otherwise a
+// tenant with many such answers could start all of them first.
 TEST(RequestQueue, WhatCostsNothingStillTakesTurns) {
   RequestQueue queue(64);
   for (int i = 0; i < 4; ++i) queue.push(waiting("cached"));
@@ -159,7 +159,7 @@ TEST(RequestQueue, WhatCostsNothingStillTakesTurns) {
   EXPECT_EQ(served["cached"], 2);
 }
 
-// Two tenants always have requests waiting. The services of the two must never differ by more than the bound of Sheng
+// Two tenants always have requests waiting. What the two are charged must never differ by more than the bound of Sheng
 // et al. (see deploy/serve/queue/queue.h): 2 · max(charge per prompt token · longest prompt, charge per generated token
 // · tokens that a full batch generates).
 TEST(RequestQueue, ServiceStaysWithinTheBoundOfThePaper) {

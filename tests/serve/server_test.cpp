@@ -333,7 +333,7 @@ TEST(Server, AFullQueueIs429AndHealthStillAnswers) {
   EXPECT_EQ(Json::parse(full.body)["error"]["code"], "queue_full");
   EXPECT_EQ(s.ask(get("/health")).status, 200);
   EXPECT_EQ(s.ask(get("/ready")).status, 200);
-  waiting.pop_back();  // a queued request's client disconnects, which frees a place
+  waiting.pop_back();  // a queued request's client disconnects, so the queue has space
   wait_until([&] {
     Client c(s.port);
     c.send(request);

@@ -7,9 +7,9 @@
 namespace specdec::deploy {
 namespace {
 
-// Returns the text that a client may see, and whether a stop string ends after the first `early` bytes. The text that
-// the client may see stops before the stop string that ends first, or with `include` after it. If several stop strings
-// end at the same byte, the longest counts.
+// Returns the text that a client may see, and whether a stop string matches. Stop strings that end within the first
+// `early` bytes are ignored. Of the others, the stop string that ends first matches; if several end at the same byte,
+// the longest matches. The text ends before the match or, with `include`, after it.
 std::pair<std::string, bool> expected(const std::string& text, const std::vector<std::string>& stops, size_t early = 0,
                                       bool include = false) {
   for (size_t end = early + 1; end <= text.size(); ++end) {

@@ -103,7 +103,8 @@ TEST(Tools, ArgumentsOfEarlierCallsThatAreNoJsonDoNotMakeTheConversationFail) {
   for (const char* none : {"", " \n", "{}", "{\"value\": ", "what", R"({"a":"\ud8)", R"({"a":1e)", "{\"a\":01}"})
     EXPECT_EQ(arguments(none), "{}") << none;
   for (const char* json : {"null", "[1,2]", "5"}) EXPECT_EQ(arguments(json), json) << "goes to the template as it is";
-  // Earlier calls with JSON that cannot be represented exactly are refused instead of being replaced by {}.
+  // Arguments that are JSON, but that the server cannot pass on exactly (a key twice, a number or nesting beyond its
+  // limits, too many keys), are refused instead of being replaced by {}.
   std::string many = "{\"k\":1";
   for (int i = 0; i < 4096; ++i) many += ",\"k" + std::to_string(i) + "\":1";
   for (const std::string& whole :

@@ -353,7 +353,7 @@ TEST(ChatTemplateAttacks, ContainedOnesPassTheVet) {
   }
 }
 
-// This template misbehaves only with 66 messages or more, and no probe has that many.
+// This template misbehaves only with 66 messages or more, and no probe conversation has that many.
 TEST(ChatTemplateAttacks, ALoadedTemplateIsBoundedAtEveryRendering) {
   Scratch d;
   std::string doubling = "{% set s = messages[0].content %}";

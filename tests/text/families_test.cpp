@@ -132,8 +132,8 @@ TEST(Families, TokenizersAndChatTemplatesGiveWhatTransformersGives) {
   }
 }
 
-// The texts exercise every part of every pipeline: if a part is removed or a flag of an added token is changed, some
-// results differ.
+// The test texts exercise every part of every tokenizer: if a part is removed or a flag of an added token is changed,
+// some results differ.
 TEST(Families, EveryPartOfEveryPipelineIsReached) {
   testing::Scratch d;
   int parts = 0;

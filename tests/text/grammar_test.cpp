@@ -32,7 +32,7 @@ Bits mask(GrammarMatcher& matcher) {
 }
 bool has(const Bits& bits, int32_t id) { return bits[static_cast<size_t>(id) / 32] >> (id % 32) & 1; }
 
-// Returns whether the grammar allows every byte of `text` at its place, and the end of the text after the last byte.
+// Returns whether the grammar allows every byte of `text` at its place, and allows the text to end after its last byte.
 bool takes(const Vocabulary& vocabulary, GrammarKind kind, const std::string& source, const std::string& text) {
   const auto matcher = vocabulary.compile(kind, source)->matcher();
   for (const char c : text) {
@@ -146,7 +146,7 @@ TEST(Grammar, BoundsBeyondDoublesAllowNothingOutside) {
   EXPECT_TRUE(takes(bytes(), GrammarKind::kJsonSchema, R"({"const":9007199254740992})", "9007199254740992"));
 }
 
-// Once a mask has exceeded its bound on work, as with this reported expression, no later mask is computed.
+// Once a mask has exceeded its bound on work, as with this regular expression, no later mask is computed.
 TEST(Grammar, AMaskBeyondItsBoundFailsForGood) {
   const auto matcher = bytes().compile(GrammarKind::kRegex, "(([^q]*[aeiou][^z]{1,14}){1,40})")->matcher();
   const size_t before = matcher->bytes();

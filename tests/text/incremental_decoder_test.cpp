@@ -90,7 +90,7 @@ void check_streaming(const Tokenizer& tokenizer) {
       if (random.uniform() < 0.5)
         noise.push_back(static_cast<int32_t>(random.below(static_cast<uint64_t>(tokenizer.vocab_size()) + 3)));
       else if (random.uniform() < 0.3)
-        noise.push_back(static_cast<int32_t>(random.below(260)));  // the range of the byte tokens
+        noise.push_back(static_cast<int32_t>(random.below(260)));  // these ids include all byte tokens
       else
         noise.push_back(ids[random.below(ids.size())]);
     }
@@ -103,8 +103,9 @@ TEST(IncrementalDecoder, ByteLevel) {
   check_streaming(loaded(gpt2()));
 }
 
-// Conversions from GGUF have the decoder stages of both kinds. In a fused text, ByteLevel treats either all characters
-// as bytes or none, so one token with another character changes the text of all other tokens.
+// Conversions from GGUF have the decoder stages of both kinds. After the stage Fuse has joined the texts of all tokens,
+// ByteLevel treats either all characters as bytes or none, so one token with another character changes the text of all
+// other tokens.
 TEST(IncrementalDecoder, ByteLevelAfterFuse) {
   SKIP_WITHOUT(gpt2());
   Json json = read_json(gpt2() / "tokenizer.json", ErrorKind::kModel);
@@ -225,8 +226,8 @@ struct Continued {
 
 bool is_byte_token(const std::string& token) { return token.size() == 6 && token.starts_with("<0x"); }
 
-// Returns whether the rule for cut contexts may apply to a context: it ends within a run of byte tokens or with a
-// replacement character, which may stand for the beginning of a character.
+// Returns whether a context may end within a character or a run of byte tokens (Continued::cut): the last token with
+// text is a byte token, or ends with a replacement character, which may stand for the beginning of a character.
 bool may_be_cut(const Tokenizer& tokenizer, const std::vector<int32_t>& context) {
   for (auto id = context.rbegin(); id != context.rend(); ++id) {
     if (tokenizer.decode({*id}, true).empty() && !tokenizer.decode({*id}, false).empty()) continue;  // special token
@@ -243,7 +244,7 @@ void expect_continues(const Tokenizer& tokenizer, const std::vector<int32_t>& co
   std::vector<int32_t> both = context;
   both.insert(both.end(), ids.begin(), ids.end());
   const std::string before = tokenizer.decode(context, true), text = tokenizer.decode(both, true);
-  size_t common = 0;  // always between two characters
+  size_t common = 0;  // bytes of the common prefix, which ends between two characters
   for (size_t i = 0; i <= std::min(before.size(), text.size()); ++i) {
     const auto begins = [i](const std::string& t) { return i == t.size() || (t[i] & 0xC0) != 0x80; };
     if (begins(before) && begins(text)) common = i;
@@ -269,8 +270,8 @@ std::pair<std::vector<int32_t>, std::vector<int32_t>> split_at(const std::vector
   return {{ids.begin(), border}, {border, ids.end()}};
 }
 
-// Divides every text at every token border (a long text at some borders), and also joins contexts and continuations at
-// random.
+// Divides every text between any two tokens (a long text at some places only), and also joins contexts and
+// continuations at random.
 Continued check_continuations(const Tokenizer& tokenizer, const std::vector<std::string>& texts) {
   Continued seen;
   std::vector<std::vector<int32_t>> encoded;
@@ -303,7 +304,8 @@ std::vector<std::string> continued_texts() {
   return texts;
 }
 
-// Answers continue their prompts. Tested with small tokenizers of every family, as transformers saves them.
+// The text of an answer continues the text of its prompt. Tested with small tokenizers of every family, as transformers
+// saves them.
 TEST(IncrementalDecoder, AContextIsContinuedInEveryFamily) {
   const fs::path families = fs::path(source_folder()) / "tests/text/golden/families";
   Continued all;

@@ -575,8 +575,8 @@ def decodings(tokenizer, rng):
 
 
 def chats(tokenizer, conversations, variables):
-    """Returns rows of a rendered text and its ids, or of the error. If a text contains today's date, the date is
-    replaced by {{TODAY}} and the row has no ids."""
+    """Returns a row for each rendering of a conversation, with the text and its ids, or with the error. If a text
+    contains today's date, the date is replaced by {{TODAY}} and the row has no ids."""
     today = datetime.date.today().isoformat()
     rows = []
     for extra in [{}] + variables:

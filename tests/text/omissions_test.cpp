@@ -106,7 +106,7 @@ TEST(Omissions, OfEveryTemplateAreInThisTable) {
         {"system", "messages[0].content"},
         {"developer", "messages[0].content"}}},
       {"published gemma-3-chat", refuses_calls},
-      {"published gpt-oss", refuses_calls},  // this edition expects the name outside `function`
+      {"published gpt-oss", refuses_calls},  // this edition expects a call's name outside `function`
       {"published nvidia-mistral", no_calls},
       {"published phi-3-mini", no_calls},
       {"published phi-4-mini", no_calls},

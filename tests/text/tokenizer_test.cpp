@@ -294,7 +294,7 @@ TEST(Tokenizer, ACharsmapIsCheckedAndUsed) {
     std::vector<uint32_t> units(512, 0xFFFF'FE00);
     units[0] = 256 << 10;  // the root's children begin at unit 256
     for (uint32_t byte = 1; byte < 256; ++byte) units[256 ^ byte] = 0x8000'0000;
-    units[256 ^ 'a'] = 'a' | 1 << 8 | ((256 ^ 'a' ^ 1) << 10);  // its value is in unit 1
+    units[256 ^ 'a'] = 'a' | 1 << 8 | ((256 ^ 'a' ^ 1) << 10);  // the value of 'a' is in unit 1
     for (uint32_t byte = 1; byte < 256; ++byte) units[1 ^ byte] = (1 ^ byte) == 0 ? units[0] : 0x8000'0000;
     units[1] = 0x8000'0000 | leaf;
     std::string charsmap(4, '\0');

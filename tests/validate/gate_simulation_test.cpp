@@ -65,8 +65,8 @@ class Dispersion : public ::testing::TestWithParam<double> {
   int budget() const { return GetParam() > 0.12 ? 700 : 400; }
 };
 
-// Of 1,000 gates, 50 may pass in expectation (Ville's inequality), so 50 plus two standard deviations of 7 might pass.
-// Far fewer do.
+// By Ville's inequality, at most 50 of 1,000 gates are expected to pass. By chance it could be 64 (two standard
+// deviations more), but in fact far fewer than 50 pass.
 TEST_P(Dispersion, ADraftBelowTheFloorPassesInAtMostFivePercent) {
   EXPECT_LE(simulate(kFloor - 1e-4, GetParam(), budget()).passed, 50);
 }

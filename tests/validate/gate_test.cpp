@@ -196,7 +196,7 @@ TEST(Gate, SegmentsWithAFloorDecide) {
 TEST(Gate, TheServingDraftDecidesWhereAGainIsAsked) {
   auto r = good();
   r.baseline = ValidationReport::Baseline{{-0.10, {-0.12, -0.08}, 90}, "old", std::string(64, 'a'), std::nullopt, {}};
-  EXPECT_EQ(verdict(r), Verdict::kPass);  // the figure is reported only
+  EXPECT_EQ(verdict(r), Verdict::kPass);  // without min_gain, the difference to the serving draft is never judged
   r.baseline->min_gain = -0.02;
   EXPECT_EQ(verdict(r), Verdict::kFail);
   EXPECT_NE(judge(r).reason.find("serving draft -0.100 [-0.120, -0.080] is below -0.020"), std::string::npos);
@@ -205,7 +205,7 @@ TEST(Gate, TheServingDraftDecidesWhereAGainIsAsked) {
   r.baseline->difference.ci.low = -0.01;
   EXPECT_EQ(verdict(r), Verdict::kPass);
   r.baseline->segments = {{"code", {-0.1, {-0.3, -0.03}, 20}, false}};
-  EXPECT_EQ(verdict(r), Verdict::kPass);  // the segment has too few requests
+  EXPECT_EQ(verdict(r), Verdict::kPass);  // this segment is not judged: too few requests
   r.baseline->segments[0].judged = true;
   EXPECT_EQ(verdict(r), Verdict::kFail);
   r.baseline->segments[0].difference.ci.high = -0.02;
@@ -246,7 +246,7 @@ TEST(AcceptanceGate, IsSureAsSoonAsEveryFloorIsDecided) {
   for (size_t i = 1; i < r.sequence.size(); ++i)
     EXPECT_LE(r.sequence[i].high - r.sequence[i].low, r.sequence[i - 1].high - r.sequence[i - 1].low + 1e-12);
 
-  AcceptanceGate failing(rules);  // a single floor that is surely missed decides
+  AcceptanceGate failing(rules);  // the gate decides as soon as the whole interval is below one floor
   const std::vector<ScoredRequest> bad = {{"code", 0.3}, {"chat", 0.95}, {"chat", 0.95}};
   for (n = 0; !failing.sure() && n < 100; ++n) failing.observe(bad);
   EXPECT_LT(n, 40);

@@ -24,7 +24,7 @@ TEST(NearTie, RuleOfTheContract) {
   EXPECT_EQ(unit_roundoff("fp16"), std::ldexp(1.0, -11));
   EXPECT_EQ(unit_roundoff("int8"), u);
   EXPECT_THROW(unit_roundoff("int4"), std::exception);
-  const float one_ulp = std::nextafter(8.f, 9.f) - 8.f;  // the spacing of floats at 8, which is 16 u
+  const float one_ulp = std::nextafter(8.f, 9.f) - 8.f;  // distance from 8 to the next float: 2^-20 = 16 u
   EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 8.f, -1.f}, u));
   EXPECT_TRUE(is_near_tie(std::vector<float>{8.f, 8.f + one_ulp, -1.f}, u));  // 2^-20 < 4 · 2^-24 · 8
   EXPECT_FALSE(is_near_tie(std::vector<float>{8.f, 8.f + 3 * one_ulp, -1.f}, u));
@@ -84,8 +84,8 @@ TEST(Pearson, MergesThinCells) {
   const std::vector<int64_t> counts = {48, 40, 6, 3, 3};
   const std::vector<double> p = {0.5, 0.4, 0.06, 0.02, 0.02};
   const ChiSquare c = pearson(counts, p);
-  // Two cells expect 0.02 · 100 < 5 counts. Merged they expect 4, still too few, so they join the smallest other cell
-  // (6 + 4 expected, 12 seen).
+  // Two cells of the chi-square test expect 0.02 · 100 < 5 counts. Merged they expect 4, still too few, so they join
+  // the smallest other cell (6 + 4 expected, 12 seen).
   EXPECT_DOUBLE_EQ(c.df, 2);
   EXPECT_NEAR(c.statistic, 4.0 / 50 + 0.0 / 40 + 4.0 / 10, 1e-12);
   EXPECT_EQ(pearson(std::vector<int64_t>{3}, std::vector<double>{1.0}).df, 0);
@@ -207,7 +207,8 @@ TEST(Sampled, StopsByTheClockButTestsEveryContext) {
   EXPECT_EQ(sampled_test({target, draft}, {}, o, clock).p_value, 1);
 }
 
-// Counts the steps that it was offered, and accepts none of them.
+// A stand-in for drafting and verifying on the GPU: counts the steps that it is offered, and accepts none, so that the
+// host runs them.
 class OfferedRounds final : public decode::RoundRunner {
  public:
   bool takes(std::span<const decode::RoundSlot> slots) override {
@@ -228,7 +229,8 @@ struct OnDevice final : decode::ForwardingModel {
   decode::RoundRunner& runner_;
 };
 
-// The gate must test and time the same steps that a server runs: rounds on the device if the target offers them.
+// The gate must test and time the same steps that a server runs: if the target can draft and verify on the GPU (in
+// rounds), so must the gate.
 TEST(Gate, TestsAndTimesRounds) {
   const specdec::testing::ManualClock clock(0, 1e-6);
   Model target(9, random_logits(1), 400), draft(9, random_logits(2), 400);

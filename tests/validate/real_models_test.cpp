@@ -46,7 +46,7 @@ TEST(RealModels, AcceptanceOfLlama2xsForStories260K) {
   o.device.device = "cpu";
   const ValidationReport early = run_validate(o, clock, idle).report;
   EXPECT_GT(early.requests_needed, 20);
-  EXPECT_LT(early.alpha.n, 200);  // surely above the floor, so scoring stopped early
+  EXPECT_LT(early.alpha.n, 200);  // the whole interval was above the floor, so scoring stopped early
   EXPECT_GE(early.alpha.n, early.requests_needed);
   EXPECT_EQ(early.requests_available, 200);
   o.early_stop = false;

@@ -36,11 +36,11 @@ struct Random {
   double exponential(double mean) { return -mean * std::log(uniform()); }
 };
 
-// Disturbances of the machine while the gate runs.
+// A simulated machine: its model size and its disturbances while the gate runs.
 struct World {
   const char* name;
   double plain_seconds;    // seconds per plain step
-  double wander;           // drift of the machine's speed: deviation of log(speed) after a second
+  double wander;           // drift of the machine's speed: standard deviation of log(speed) after one second
   double burst_every;      // mean seconds between two bursts; 0: there are none
   double burst_seconds;    // mean length of a burst in seconds
   double slices_a_second;  // 4 ms time slices lost to other processes per second, mean

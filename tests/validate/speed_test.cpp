@@ -66,8 +66,8 @@ TEST(Speed, TableAndScheduleFromRecordedCosts) {
   EXPECT_DOUBLE_EQ(table[2].speedup, (1 + 0.7 + 0.49 + 0.343) / (0.3 + 1.2));
   EXPECT_EQ(table[5].batch, 2);
   EXPECT_EQ(table[5].k, 3);
-  // Batch 1: K = 2 gives 2.19 / 1.3 = 1.68, K = 3 gives 2.533 / 1.5 = 1.689. Batch 2: 1.36, 1.37, 1.24. Batch 4:
-  // 1.0625, 0.95, … Batch 8: all are below 1.
+  // Predicted speed-ups: 1.68 (2.19 / 1.3) for K = 2 and 1.689 (2.533 / 1.5) for K = 3 at batch 1; 1.36, 1.37, 1.24 for
+  // K = 1, 2, 3 at batch 2; 1.0625, 0.95, … at batch 4; all below 1 at batch 8.
   const ScheduleRanges expected = {{1, 1, 3}, {2, 3, 2}, {4, 7, 1}, {8, 8, 0}};
   EXPECT_EQ(ranges_of(speed_schedule(table)), expected);
   EXPECT_NEAR(speed_schedule(table)[3].speedup, 1.7 / 2.3, 1e-9) << "the figure that speaks against drafting";
@@ -190,7 +190,7 @@ TEST(Speed, MeasuredSpeedupIsThePredictedOne) {
   const SpeedupRuns runs = measure_speedup({target, draft}, prompts, o, {clock, IdleMeter()});
   ASSERT_EQ(runs.normal.size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_NEAR(runs.normal[i], 3 * 40 * 1.0, 1e-9);  // three rounds of 40 tokens, 1 s each
+    EXPECT_NEAR(runs.normal[i], 3 * 40 * 1.0, 1e-9);  // three runs of 40 tokens, 1 s each
     EXPECT_NEAR(runs.speculative[i], 3 * 10 * 1.3, 1e-9);
   }
   const Estimate s = speedup(runs.normal, runs.speculative);
@@ -249,7 +249,7 @@ TEST(Speed, PromptsWithoutAnUndisturbedRunAreLeftOut) {
     pairs.runs.emplace_back();
     pairs.runs.back().normal.seconds = i + 1, pairs.runs.back().speculative.seconds = 1;
   }
-  pairs.clean = {true, false, true, true, false, false};  // two rounds of three prompts
+  pairs.clean = {true, false, true, true, false, false};  // three prompts, each timed twice
   const SpeedupRuns runs = sum_by_prompt(pairs, 3);
   EXPECT_EQ(runs.normal, (std::vector<double>{1 + 4, 3}));
   EXPECT_EQ(runs.speculative, (std::vector<double>{2, 1}));

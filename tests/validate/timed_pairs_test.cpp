@@ -11,7 +11,8 @@ namespace {
 using specdec::testing::IdleMeter;
 using specdec::testing::ManualClock;
 
-// A meter of two CPUs. Other processes use `others` CPUs from second `from` to second `to`; this process uses the rest.
+// A meter of two CPUs. Other processes use `others` CPUs from second `from` to second `to`; this process uses the
+// remaining CPU time.
 class Neighbours final : public CpuMeter {
  public:
   Neighbours(const ManualClock& clock, double others, double from, double to)
@@ -108,7 +109,7 @@ TEST(TimedPairs, CpusThatNobodyWantsDoNotDisturb) {
 TEST(TimedPairs, ShortRunsShareAWindow) {
   Runner r;
   r.normal = 0.05, r.speculative = 0.05;
-  const Neighbours meter(r.clock, 2, 0.55, 0.65);  // a tenth of a second: 40 % of the CPU time in the second window
+  const Neighbours meter(r.clock, 2, 0.55, 0.65);  // both CPUs for 0.1 s of the second window (0.5 to 1 s)
   const TimedPairs t = r.run(10, {}, meter);
   EXPECT_EQ(t.machine.disturbed, 5);
   EXPECT_EQ(t.machine.runs, 15);

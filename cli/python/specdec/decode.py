@@ -14,8 +14,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The outcome of a command. `exit_code` is what the program ended with: 0 is yes, 3 no, 4 undecided, 5 a stale
-    draft, 6 not worth it. `raw` is the whole JSON object."""
+    """The result of a command. `exit_code` is the program's exit code, which states the verdict: 0 = good, 3 = bad,
+    4 = undecided, 5 = the draft belongs to another target, 6 = speculation is not worth its cost. `raw` is the whole
+    JSON object that the program printed."""
 
     SCHEMA: ClassVar[str] = ""
     exit_code: int
@@ -23,7 +24,7 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """True if the program ended with 0."""
+        """True if the exit code is 0."""
         return self.exit_code == 0
 
 

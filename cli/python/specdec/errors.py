@@ -7,8 +7,8 @@ from typing import Any
 
 
 class SpecdecError(Exception):
-    """A command failed. `message` is the last line that it wrote to stderr, and `result` is the JSON object that it
-    printed in spite of that, if any."""
+    """The exception for a command that failed. `message` is the last line that the command wrote to stderr. `result` is
+    the JSON object that it printed although it failed, None if it printed none."""
 
     def __init__(self, message: str, exit_code: int = 1, command: Sequence[str] = (), result: Any = None) -> None:
         super().__init__(message)

@@ -52,7 +52,7 @@ def _is_python_script(path: str) -> bool:
     try:
         with open(path, "rb") as file:
             first = file.readline(256)
-    except OSError:  # executable and not readable
+    except OSError:  # the file is executable but not readable
         return False
     return first.startswith(b"#!") and b"python" in first
 

@@ -9,7 +9,7 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr size_t kCallBytes = 128;  // bytes of a call in a reply, without its name and arguments
+constexpr size_t kCallBytes = 128;  // estimated bytes of a call's JSON in a reply, without name and arguments
 
 // Returns the texts that mark the beginning of a call.
 std::vector<std::string> call_markers(ToolFormat format) {
@@ -210,7 +210,7 @@ class AnswerParser::Machine {
     }
   }
 
-  // Ends the content at the marker of a call, whose last byte is `last`.
+  // Ends the content at the marker of a call. `last` is the marker's last byte.
   void end_content(char last) {
     raw_ = std::exchange(spaces_, "");
     if (last == '=') {
@@ -349,7 +349,7 @@ class AnswerParser::Machine {
   std::string raw_;                    // text that is held back until its meaning is known
   std::string tag_;                    // the bytes read of an incomplete tag
   size_t new_lines_ = 0;
-  bool fresh_ = true;  // no byte of the thoughts was returned yet
+  bool fresh_ = true;  // no byte of the reasoning was returned yet
   std::string spaces_;
   std::unique_ptr<CallReader> reader_;
   bool begun_ = false;    // the beginning of the current call was returned

@@ -43,13 +43,14 @@ struct AnswerFormat {
 // Returns whether the prompt ends with `marker`, which begins thoughts. White space is ignored.
 bool ends_with_marker(std::string_view prompt, const std::string& marker);
 
-// Finds the thoughts at the beginning of an answer, byte by byte. Only white space may precede their opening marker.
+// Finds the reasoning ("thoughts") at the beginning of an answer, byte by byte. Only white space may precede its
+// opening marker.
 class ThoughtSplitter {
  public:
   enum class Place {
-    kStart,     // the bytes so far do not show whether the answer begins with thoughts
+    kStart,     // the bytes so far do not show whether the answer begins with reasoning (thoughts)
     kThoughts,  // in the thoughts, their markers, or the new lines after the closing marker
-    kAfter,     // after the thoughts, or the answer has none
+    kAfter,     // after the reasoning (thoughts), or the answer has none
   };
 
   // Empty markers: the answer has no thoughts. `begun`: the prompt ends with the opening marker, so the answer starts

@@ -40,7 +40,7 @@ class JsonScan {
     }
     if (c == '"') in_string_ = true;
     if (c == '{' || c == '[') ++depth_;
-    // Valid JSON has no '<' outside of a string, but the marker that ends a call may begin with it.
+    // Outside of a string, '<' is no valid JSON. It may begin the marker that ends the call.
     if (c == '<') return Step::kImpossible;
     if ((c == '}' || c == ']') && --depth_ == 0) return Step::kEnd;
     return Step::kInside;

@@ -288,10 +288,10 @@ class Generation final : public Exchange {
   std::vector<AnswerParser> parsers_;  // [answer]; empty: all text is content
   std::vector<TokenPlaces> places_;    // [answer]; empty without log-probabilities
   std::vector<std::deque<std::pair<TokenEntry, TextRange>>>
-      undecided_;                 // [answer] → tokens of a chat that may turn out to be content
+      undecided_;                 // [answer] → tokens of a possible function call, content if it is none
   std::vector<size_t> received_;  // [answer] → bytes of text received
   std::shared_ptr<Channel> channel_;
-  size_t bytes_ = 0;  // size of a reply that is not streamed, so far
+  size_t bytes_ = 0;  // bytes so far of a reply that is not streamed
   bool sent_ = false, ended_ = false;
 };
 

@@ -90,8 +90,8 @@ Json usage_json(const ReplyFrame& frame, const std::vector<Answer>& answers) {
           {"total_tokens", frame.prompt_tokens + completion}};
 }
 
-// Returns the speculation figures of the answer. The figures describe one sequence. If there are several answers, they
-// are null, as in vLLM.
+// Returns the speculation figures of a reply that has a single answer. A reply with several answers gets null instead
+// of figures, as in vLLM.
 Json metrics_json(const std::vector<Answer>& answers) {
   if (answers.size() != 1 || !answers[0].result) return {{"speculative_decoding", nullptr}};
   const ChoiceResult& r = *answers[0].result;

@@ -31,7 +31,7 @@ struct ReplyFrame {
 
 // One token's entry in a list of log-probabilities.
 struct TokenEntry {
-  std::string bytes;                               // may end or begin inside a UTF-8 character
+  std::string bytes;                               // the token's bytes, which may end or begin inside a character
   size_t offset = 0;                               // number of characters in the text before this token
   std::optional<float> logprob;                    // none for the first token of an echoed prompt
   std::vector<std::pair<std::string, float>> top;  // the likeliest tokens here, descending: bytes and log-probability
@@ -42,11 +42,11 @@ struct TokenEntry {
 class LogprobsText {
  public:
   void add(const ReplyFrame& frame, const std::vector<TokenEntry>& entries);
-  std::string text(const ReplyFrame& frame) const;  // one JSON value
+  std::string text(const ReplyFrame& frame) const;  // all log-probabilities as one JSON value
   size_t bytes() const { return tokens_.size() + logprobs_.size() + top_.size() + offsets_.size(); }
 
  private:
-  std::string tokens_, logprobs_, top_, offsets_;  // items, separated by commas
+  std::string tokens_, logprobs_, top_, offsets_;  // items of the JSON lists, separated by commas
 };
 
 // An answer as collected so far or, in a stream, its next piece.
@@ -63,7 +63,7 @@ std::string full_reply(const ReplyFrame& frame, std::vector<Answer> answers);
 // Estimates the bytes of one token in a whole reply; the token belongs to the answer, or to an echoed prompt with
 // log-probabilities.
 size_t reply_bytes_per_token(const ReplyFrame& frame);
-inline constexpr size_t kReplyBytesPerAnswer = 256;  // bytes around one answer's text
+inline constexpr size_t kReplyBytesPerAnswer = 256;  // estimated bytes of a reply around one answer's text
 
 size_t characters(std::string_view bytes);  // code points that begin in these bytes
 

@@ -29,8 +29,9 @@ class StopMatcher {
  private:
   std::vector<std::string> stops_;
   bool include_;
-  std::vector<std::vector<size_t>> fail_;  // [string][matched bytes] → length of the longest border
-  std::vector<size_t> state_;              // [string] → number of bytes matched
+  // [string][matched bytes] → number of matched bytes with which the search continues after a mismatch
+  std::vector<std::vector<size_t>> fail_;
+  std::vector<size_t> state_;  // [string] → number of bytes matched
   std::string held_;
   bool matched_ = false;
 };

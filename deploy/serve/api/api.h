@@ -90,7 +90,7 @@ class Api final : public HttpHandler {
   std::shared_ptr<Exchange> generate(Endpoint endpoint, const HttpRequest& request);
   std::optional<ApiError> tokenise(const ApiRequest& parsed, GenerationRequest& out);
   std::variant<std::string, ApiError> render_answered(const ApiRequest& parsed, GenerationRequest& out) const;
-  // defined in api_tokens.cpp
+  // These functions are defined in api_tokens.cpp.
   std::variant<std::string, ApiError> render(const ChatFields& chat, bool add_generation_prompt,
                                              const std::string& id) const;
   static size_t content_bytes(const std::vector<ChatMessage>& messages);
@@ -105,7 +105,7 @@ class Api final : public HttpHandler {
   bool knows(std::span<const int32_t> ids) const;
   HttpReply tokenize(const HttpRequest& request) const;
   HttpReply detokenize(const HttpRequest& request) const;
-  // defined in api.cpp
+  // These functions are defined in api.cpp.
   std::optional<ApiError> hold(const GenerationRequest& request, size_t bytes) const;
   ReplyFrame frame_of(const ApiRequest& parsed, const GenerationRequest& generation) const;
   std::optional<ApiError> bound_reply(const ApiRequest& parsed, const ReplyFrame& frame, GenerationRequest& out) const;

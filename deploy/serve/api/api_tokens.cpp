@@ -47,8 +47,8 @@ std::optional<std::vector<int32_t>> Api::encode(std::string_view text, bool add_
   return tokens;
 }
 
-// Returns the largest size in bytes of a text that encode_long() encodes. All texts that encode() encodes without a
-// look at their beginning are within this size.
+// Returns the size limit in bytes of a text for encode_long(). The limit is at least the size up to which encode()
+// encodes a text without encoding its beginning first.
 size_t Api::longest_text() const {
   return std::max(limits_.long_text_bytes,
                   2 * kProbedBytesPerToken * (static_cast<size_t>(model_.max_context) + longest_token_bytes_));

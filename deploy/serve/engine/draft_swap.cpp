@@ -111,8 +111,8 @@ Json DraftSwap::status() const {
     out["former"] = std::count_if(former_.begin(), former_.end(), [](const auto& held) { return !held.expired(); });
     if (!candidate_) return out;
     out["candidate"].update({{"score", score_}, {"serve", serve_}, {"answers", served_}});
-    // Values are in order of arrival: a confidence sequence that is read repeatedly is valid only if earlier values
-    // keep their positions.
+    // The conversations' values are in order of arrival: a confidence sequence that is read repeatedly is valid only if
+    // earlier values keep their positions.
     for (auto* values : {&serving, &candidate, &difference}) values->resize(scores_.size());
     for (const auto& [conversation, sums] : scores_) {
       const auto n = static_cast<double>(sums.positions);

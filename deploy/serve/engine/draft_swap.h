@@ -3,8 +3,8 @@
 //   loading → canary → promoted | dropped, or loading → refused.
 // A sequence keeps its draft to its end. A model is freed when the last sequence that uses it ends. To compare the
 // drafts, the candidate (as "shadow") also scores sequences of the serving draft, at the positions that the serving
-// draft reached. The target's p is known there, and the text does not depend on the candidate, so the overlaps of both
-// drafts can be compared in pairs.
+// draft reached. The target's distribution is known there, and the text does not depend on the candidate, so the
+// overlaps of both drafts can be compared in pairs.
 #pragma once
 
 #include <atomic>
@@ -69,8 +69,8 @@ class DraftSwap final : public DraftControl {
     std::shared_ptr<Held> draft, shadow;  // shadow: only scores the text; null: none
   };
 
-  // `costs` are the measured costs of the target, which all drafts share. `timer` sums the passes of all drafts. Only
-  // the engine thread uses `costs` and `timer`. `serving.model` may be null.
+  // `costs` are the measured costs of the target, which all drafts share. `timer` sums the durations of the passes of
+  // all drafts. Only the engine thread uses `costs` and `timer`. `serving.model` may be null.
   DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap, const decode::CostModel& costs,
             const PassTimer& timer);
   ~DraftSwap() override;  // waits for a running load
@@ -83,7 +83,7 @@ class DraftSwap final : public DraftControl {
   void share_among_tenants(size_t of_one_tenant);
 
   // Engine thread only. Chooses the drafts of a new sequence. All sequences of a conversation get the same drafts as
-  // long as the trial's shares (score, serve) do not change.
+  // long as the fractions of conversations that the trial scores and serves do not change.
   Pick pick(const std::string& conversation, uint64_t tenant = 0);
   // Records the overlaps of the serving draft and of the shadow at each position of a step that both scored.
   void scored(const std::string& conversation, uint64_t tenant, const Pick& pick, std::span<const double> serving,
@@ -100,7 +100,7 @@ class DraftSwap final : public DraftControl {
   struct Scores {
     double serving = 0, candidate = 0;
     int64_t positions = 0;
-    size_t place = 0;  // order of arrival
+    size_t place = 0;  // position of the conversation in order of arrival
   };
   void load(const DraftOrder& order, std::function<void(const std::optional<Error>&)> done);
   std::shared_ptr<Held> end_trial(const char* outcome, const std::string& reason);  // the caller holds the lock

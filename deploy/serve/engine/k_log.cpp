@@ -15,7 +15,7 @@ std::string milliseconds(double seconds) { return format("%.3g ms", 1e3 * second
 }  // namespace
 
 void KLog::chose(std::span<const int> ks) {
-  constexpr double kFade = 0.95, kClear = 1.2;  // a new K prevails if its share is > kClear times the old K's
+  constexpr double kFade = 0.95, kClear = 1.2;  // K prevails if its share is > kClear times that of the K before
   if (ks.empty()) return;
   for (double& share : shares_) share *= kFade;
   for (const int k : ks) {
@@ -30,8 +30,8 @@ void KLog::chose(std::span<const int> ks) {
 
 std::optional<std::string> KLog::line(const DepthEvidence& basis, double now) {
   if (basis.k == said_ || (said_ >= 0 && now - said_at_ < kQuiet)) return std::nullopt;
-  // If K = 0 prevails, compares plain decoding with the K of the last log line. If there is no such line or its K is
-  // below 2, compares it with K = 2, or with the largest K allowed if that is below 2.
+  // The line compares plain decoding with the K that prevails. If K = 0 prevails, it compares plain decoding with the K
+  // of the last log line, but at least with K = 2 (or with the largest K allowed, if that is 1).
   const int k = basis.k > 0 ? basis.k : std::max(said_, std::min<int>(2, static_cast<int>(basis.overlaps.size())));
   const double speculative = basis.tokens_per_second(k), plain = basis.tokens_per_second(0);
   if (!std::isfinite(speculative) || !std::isfinite(plain)) return std::nullopt;

@@ -23,9 +23,10 @@ namespace {
 
 constexpr int kMaxK = 32;  // the maximum of --max-k; a validation report may contain a larger K
 
-// Returns the model names of /v1/models. A packaged target lies in "store/sha256-…/target", so its name is taken from
-// the directory of the model that was packaged. If that directory has a placeholder name and config.json a better name,
-// requests may use both names.
+// Returns the names that GET /v1/models lists and that requests may use: options.model_names or, by default, the names
+// that model_names() finds for the target's directory. A package has its target in "store/sha256-…/target", which says
+// nothing, so the original directory counts, which the gate's report states. Without a report the name is made from the
+// package's digest.
 std::vector<std::string> served_names(const ServeOptions& options, const LoadedPair& pair,
                                       const std::optional<ValidationReport>& report) {
   if (!options.model_names.empty()) return options.model_names;
@@ -58,8 +59,8 @@ std::string gated_dtype(const std::optional<ResolvedPackage>& package, const std
   }
 }
 
-// Sets the dtype in which the gate measured the pair, unless --dtype gives another. Returns a line that says so, or a
-// warning; "" if nothing changes.
+// Sets device.dtype to the dtype in which the gate measured the pair, unless --dtype gives another. Returns a log line
+// about the dtype, which is a warning if --dtype gives another; "" if the dtype is the same anyway.
 std::string take_gated_dtype(const std::string& gated, DeviceOptions& device) {
   if (gated.empty() || gated == device.dtype) return "";
   if (device.dtype != "auto")

@@ -117,7 +117,8 @@ bool StepperRunner::run(std::span<decode::Sequence* const> batch) {
   pass_failure_ = nullptr;
   try {
     stepper_.step(batch, kDraftReads);
-    // A round on the device calls neither target_ nor the timed drafts, so its times are added here.
+    // If draft and target run together on the GPU (a round), neither target_ nor the timed drafts are called, so the
+    // seconds that the round measured are added here.
     const decode::RoundSeconds& round = stepper_.device_seconds();
     for (const auto& level : round.levels) draft_seconds_ += level.seconds;
     target_seconds_ += round.target;
@@ -167,10 +168,9 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   if (s.draft_failed() && !std::exchange(running.draft_failed, true)) ++draft_failures_;
   if (result.mask_late) return;
   result.failed = result.failure || result.emitted.empty();
-  // If the sequence emitted no token and has no failure of its own, the target's pass threw, even when it was repeated
-  // for this sequence alone. If the exception is no Error, it comes from LibTorch and counts as a device failure. A
-  // sequence's own failure that is no Error does not count as a device failure, because the sequence's state may be the
-  // cause.
+  // A sequence has failed if it has a failure of its own, or if the target's pass threw even for this sequence alone.
+  // An exception other than Error counts as a failure of the device only if the target's pass threw it, because it then
+  // comes from LibTorch. In a sequence's own failure it may be caused by the sequence's state.
   const std::exception_ptr& cause = result.failure ? result.failure : pass_failure_;
   const ErrorKind unknown = result.failure ? ErrorKind::kInternal : ErrorKind::kDevice;
   const Failure failure = failure_of(cause);
@@ -239,8 +239,8 @@ std::vector<DepthEvidence> StepperRunner::depth_evidence() const {
 void StepperRunner::finish(SequenceKey key) {
   const auto it = running_.find(key);
   if (it == running_.end()) return;
-  // Updates the moving mean of answer lengths. The controllers expect every answer, even a half-finished one, to
-  // continue for this many tokens, so a K must pay off within this many tokens.
+  // Updates the moving mean of answer lengths. The controllers assume that every running answer, however long it is
+  // already, continues for this many tokens, and choose a K that pays off within them.
   if (const auto emitted = static_cast<double>(it->second->sequence.counts().emitted); emitted > 0)
     mean_answer_ += (mean_answer_ > 0 ? 0.05 : 1) * (emitted - mean_answer_);
   running_.erase(it);

@@ -58,7 +58,7 @@ class StepperRunner final : public StepRunner {
 
   StepperRunnerOptions options_;
   const Clock& clock_;
-  double target_seconds_ = 0, draft_seconds_ = 0;  // total time of all passes
+  double target_seconds_ = 0, draft_seconds_ = 0;  // total time of the target's and of the drafts' passes
   TimedModel target_;
   decode::CostModel costs_;  // costs of the target; each draft has its own costs
   DraftSwap drafts_;
@@ -71,7 +71,7 @@ class StepperRunner final : public StepRunner {
   decode::OverlapMean suffix_overlap_;  // mean overlap of suffix drafts
   double mean_answer_ = 0;              // moving mean of answer lengths, in tokens
   int64_t draft_failures_ = 0;
-  std::exception_ptr pass_failure_;  // exception of the last pass; null: it succeeded
+  std::exception_ptr pass_failure_;  // exception that the last pass threw; null: it threw none
 };
 
 }  // namespace specdec::deploy

@@ -39,8 +39,8 @@ bool ConnectionTable::free_descriptor() {
   return close_one("", 0);
 }
 
-// Closes one connection for a newcomer of `peer`. `leaving`: connections that are closing already. The caller must hold
-// the lock.
+// Closes one connection so that a new connection of `peer` can be accepted. `leaving`: number of connections that are
+// closing already. The caller must hold the lock.
 bool ConnectionTable::close_one(const std::string& peer, size_t leaving) {
   if (leaving >= kLeaving) return false;
   std::vector<Seat> seats;

@@ -1,6 +1,6 @@
 // Limits the number of connections of one listener. If the limit is reached, an idle connection of the peer with the
-// most connections is closed for a newcomer. So idle connections never keep a new client out, and no peer can use up
-// the limit by sending half a request on each connection.
+// most connections is closed in favour of a new connection. So idle connections never keep a new client out, and no
+// peer can use up the limit by sending half a request on each connection.
 #pragma once
 
 #include <atomic>
@@ -22,10 +22,10 @@ struct Seat {
   double since = 0;  // start of the phase, in seconds of any fixed clock
 };
 
-// Chooses which of `seats` is closed for a newcomer when the limit is reached. Prefers idle connections: of the peer
-// with the most connections, the connection that has been idle longest. If none is idle, chooses a connection that is
-// sending a request and whose peer has at least two more connections than the newcomer's peer. Returns none if there is
-// no such connection.
+// Chooses which of `seats` (open connections) is closed in favour of a new connection of the peer `newcomer` when the
+// limit is reached. Prefers idle connections: of the peer with the most connections, the connection that has been idle
+// longest. If none is idle, chooses a connection that is sending a request and whose peer has at least two more
+// connections than `newcomer`. Returns none if there is no such connection.
 std::optional<size_t> gives_way(std::span<const Seat> seats, const std::string& newcomer);
 
 class Seated {

@@ -42,8 +42,8 @@ void WorkQueue::done(const std::string& party, bool large, double seconds) {
   at->second.seconds += seconds;
   --at->second.running;
   running_large_ -= large;
-  // A party without work is forgotten if it has used at most floor_ seconds, because a new party starts with floor_
-  // seconds anyway. A party that has used more is remembered while items of any party wait.
+  // A party (tenant) without work is forgotten if it has used at most floor_ seconds, because a new party starts with
+  // floor_ seconds anyway. A party that has used more is remembered while items of any party wait.
   if (at->second.waiting.empty() && at->second.running == 0 && (waiting_ == 0 || at->second.seconds <= floor_))
     parties_.erase(at);
   if (waiting_ == 0)
@@ -84,15 +84,15 @@ void FairWorkers::run() {
       continue;
     }
     lock.unlock();
-    // Counts wall time instead of CPU time: while child processes render templates or compile grammars, the party still
-    // occupies this thread.
+    // Counts wall time instead of CPU time: while child processes render templates or compile grammars, the tenant
+    // still occupies this thread.
     const double before = SystemClock().seconds();
     item->work();
     item->work = nullptr;
     const double seconds = SystemClock().seconds() - before;
     lock.lock();
     queue_.done(item->party, item->large, seconds);
-    changed_.notify_all();  // items that waited for this party or for large work may start now
+    changed_.notify_all();  // items may start that waited for this tenant or for large work
   }
 }
 

@@ -31,9 +31,9 @@ class WorkQueue {
       : of_one_party_(threads > 1 ? threads - 1 : 1), large_(threads > 2 ? threads - 2 : 1) {}
 
   void push(WorkItem item);
-  // Returns the next item, or none if no item may start. Chooses among the parties with an item that may start: first
-  // the fewest running items, then the fewest seconds used. A party's items start in order of arrival, but small items
-  // overtake large items that have to wait.
+  // Returns the next item, or none if no item may start. Chooses among the parties (tenants) with an item that may
+  // start: first the fewest running items, then the fewest seconds used. A party's items start in order of arrival, but
+  // small items overtake large items that have to wait.
   std::optional<WorkItem> pop();
   // Must be called when an item that pop() returned has ended.
   void done(const std::string& party, bool large, double seconds);
@@ -48,8 +48,8 @@ class WorkQueue {
   std::deque<WorkItem>::iterator startable(Party& party) const;
 
   const size_t of_one_party_, large_;
-  std::map<std::string, Party> parties_;  // only those with work or with more than floor_ seconds used
-  double floor_ = 0;                      // seconds that the party served last had used; new parties start with them
+  std::map<std::string, Party> parties_;  // only tenants with work or with more than floor_ seconds used
+  double floor_ = 0;                      // seconds used by the tenant served last; new tenants start with them
   size_t waiting_ = 0, running_large_ = 0;
 };
 

@@ -56,7 +56,7 @@ struct HttpServer::Impl {
   std::vector<std::filesystem::path> socket_files;
   std::vector<std::thread> threads;
   std::mutex mutex;
-  std::optional<std::chrono::steady_clock::time_point> warned;  // last warning about accept(); guarded by `mutex`
+  std::optional<std::chrono::steady_clock::time_point> warned;  // when warn_of_accept() last logged; guarded by `mutex`
   bool stopped = false;                                         // true: newly accepted connections are closed at once
 };
 

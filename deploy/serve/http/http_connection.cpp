@@ -97,7 +97,7 @@ void Connection::start() {
       stream_.executor(), [self = shared_from_this()] { return self->run(); },
       [self = shared_from_this()](std::exception_ptr error) {
         if (!error) return;
-        self->disarm();  // an armed deadline would keep this object alive for ever
+        self->disarm();  // the deadline timer restarts itself and holds a reference to this object
         self->stream_.close();
         try {
           std::rethrow_exception(error);
@@ -163,7 +163,7 @@ net::awaitable<void> Connection::run() {
 }
 
 // Performs the TLS handshake within the time limit of a header. Meanwhile the connection counts as idle, so it may be
-// closed for a newcomer.
+// closed if the limit of connections is reached and a new client connects.
 net::awaitable<bool> Connection::shake_hands() {
   arm(shared_.limits.header_seconds);
   const ByteStream::Handshake outcome = co_await stream_.handshake();
@@ -200,8 +200,8 @@ net::awaitable<Connection::After> Connection::one_request() {
   if (early) {
     // An unread body cannot be told from the next request, so the connection is closed, and linger() discards the body.
     const bool close = !keep_alive() || request_.has_body;
-    // No work was done for this request. So while the reply is written, the connection may be closed for a newcomer,
-    // like a connection that is still sending its request.
+    // No work was done for this request. So while the reply is written, the connection counts as one that is still
+    // sending its request, which may be closed if the limit of connections is reached and a new client connects.
     enter(Phase::kReading);
     co_await write_reply(std::move(*early), close);
     if (close) co_await linger();
@@ -223,7 +223,7 @@ net::awaitable<std::shared_ptr<Exchange>> Connection::respond() {
   auto exchange = std::make_shared<std::shared_ptr<Exchange>>();
   auto request = std::make_shared<HttpRequest>(request_);
   request->body = reader_.take_body();
-  request_.held.reset();  // now only the handler's copy of the request has the hold
+  request_.held.reset();  // now only the handler's copy of the request charges bytes to the budget
   const bool large = request->body.size() > shared_.limits.small_body_bytes;
   const auto start = [&](auto handler) {
     auto resume = std::make_shared<decltype(handler)>(std::move(handler));

@@ -38,7 +38,7 @@ class Connection final : public Seated, public std::enable_shared_from_this<Conn
   using Phase = Seat::Phase;
 
   net::awaitable<void> run();
-  net::awaitable<bool> shake_hands();  // false: the client does not speak TLS
+  net::awaitable<bool> shake_hands();  // false: the handshake failed or timed out, or the client sent plain HTTP
   net::awaitable<After> one_request();
   net::awaitable<bool> read_some();  // false: time-out, error or end of the connection
   net::awaitable<bool> read_head();  // false: the request was refused or the connection is closed

@@ -124,7 +124,7 @@ std::string_view RequestReader::there() const {
 }
 
 bool RequestReader::waits() {
-  // Some clients send an empty line after a body, so one is skipped before a request (RFC 9112 2.2).
+  // Some clients send an empty line after a body, so one empty line is skipped before a request (RFC 9112 2.2).
   if (!skipped_ && there().starts_with("\r\n")) {
     skipped_ = true;
     buffer_.consume(2);
@@ -196,8 +196,9 @@ bool RequestReader::fill_head() {
 }
 
 RequestReader::State RequestReader::read_body() {
-  // When Beast's parser has seen a part of a last chunk, it must get more bytes in the next call; otherwise one of its
-  // assertions ends the process. So fewer bytes than a last chunk stay in the buffer: they cannot end a chunked body.
+  // Beast's parser fails an assertion, which ends the process, if it is called again with the same incomplete last
+  // chunk. So the parser of a chunked body never gets fewer bytes than a whole last chunk; fewer cannot end the body
+  // anyway.
   const size_t least = parser_->chunked() ? kLastChunk : 1;
   parser_->eager(true);
   while (buffer_.size() >= least && !parser_->is_done()) {

@@ -67,7 +67,7 @@ std::shared_ptr<SSL_CTX> load(const std::filesystem::path& certificate, const st
   if (!context || SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION) != 1)
     throw Error(ErrorKind::kInternal, "TLS could not be started (OpenSSL)");
   SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-  SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);  // clients keep sessions in tickets
+  SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);  // clients resume with tickets instead
   SSL_CTX_set_mode(context.get(),
                    SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
   // Without this mode a TLS record without data ends the read call, so that a flood of such records does not block a

@@ -65,7 +65,7 @@ void Channel::on_event(std::function<void()> wake) {
 
 decode::Request GenerationRequest::answer(size_t choice) const {
   const auto each = static_cast<size_t>(n);
-  // With a seed, equal prompts of a request get equal answers. Without a seed, all answers are independent.
+  // With a client's seed, equal prompts of a request get equal answers. Without it, all answers are independent.
   const size_t index = options.seeded ? choice % each : choice;
   decode::Request out{prompts[choice / each], choice_seed(seed, index), options};
   out.options.prompt_logprobs = echo && options.logprobs >= 0;
@@ -150,7 +150,8 @@ int RequestQueue::retry_after(const std::string& tenant) const {
   const std::lock_guard lock(mutex_);
   const auto at = tenants_.find(tenant);
   size_t ahead = size_;
-  // Tenants take turns. So while this tenant's requests are served, every other waiting tenant gets as many turns.
+  // Tenants take turns. So while this tenant's waiting requests are served, each other waiting tenant gets as many
+  // requests served.
   if (size_ < limit_ && at != tenants_.end()) {
     const auto waiting =
         std::count_if(tenants_.begin(), tenants_.end(), [](const auto& t) { return !t.second.waiting.empty(); });

@@ -52,10 +52,12 @@ struct ChoiceEvent {
   size_t choice = 0;
   std::string text;                // to append to the answer
   std::vector<int32_t> token_ids;  // new tokens, to append to the answer
-  // Log-probabilities of token_ids, if requested. With echo, the prompt's log-probabilities come first. The first of
-  // them is NaN, because no token precedes the prompt's first token.
+  // Log-probabilities of token_ids, if requested. With echo, the prompt's log-probabilities come first. That of the
+  // prompt's first token is NaN, because no token precedes it.
   std::vector<decode::PositionLogprobs> logprobs;
-  std::vector<TokenText> texts;  // for each of token_ids, before a stop string is cut off; only with log-probabilities
+  // For each of token_ids, the length of its text, including text that belongs to a stop string and is not shown. Empty
+  // if log-probabilities are not requested.
+  std::vector<TokenText> texts;
   // true: the text is the echoed prompt. It does not count as unfetched text, because the size of the request bounds
   // it.
   bool echo = false;
@@ -94,12 +96,14 @@ struct GenerationRequest {
   std::vector<std::vector<int32_t>> prompts;
   int64_t n = 1;
   bool echo = false;  // the answers begin with the prompt
-  uint64_t seed = 0;  // answer 0's seed; choice_seed() derives the others. A client's seed applies to every prompt
+  // Answer c gets choice_seed(seed, c). If the client gave the seed, answer c gets choice_seed(seed, c % n), so that
+  // every prompt gets the same seeds.
+  uint64_t seed = 0;
   std::vector<std::string> stop;
   std::vector<int32_t> stop_tokens;  // the part of options.eos_ids that the request added to the model's own
   int64_t min_tokens = 0;            // a stop string that completes within this many tokens does not end the answer
   bool include_stop = false;         // the stop string or stop token that ends the answer is shown
-  std::string tenant;                // name of the API key; the queue takes turns between tenants
+  std::string tenant;                // tenant to which the API key belongs; tenants take turns in the queue
   std::string domain, conversation;
   // Identifies the conversation among all tenants; "" = conversation_id() is used.
   std::string conversation_key;
@@ -165,7 +169,7 @@ class RequestQueue {
   // Skips cancelled requests and the tenants in `besides`.
   Next try_pop(const std::set<std::string>& besides = {});
   bool waits_besides(const std::set<std::string>& tenants) const;  // whether a request of another tenant is waiting
-  // Returns whether some answers of this request were taken and others still wait.
+  // Returns whether answers of this request still wait. At least one of its answers must have been taken before.
   bool more_of(const GenerationRequest& request) const;
   void read(const std::string& tenant, int64_t prompt_tokens);
   void generated(const std::string& tenant, int64_t tokens);
@@ -192,7 +196,7 @@ class RequestQueue {
   mutable std::mutex mutex_;
   size_t tenant_limit_;
   std::condition_variable ready_;
-  std::map<std::string, Tenant> tenants_;  // one entry per API key; entries are never removed
+  std::map<std::string, Tenant> tenants_;  // by name; entries are never removed
   const Tenant* last_ = nullptr;           // the tenant whose answer was taken last
   size_t size_ = 0;
   // finished_at_: when the last request finished; -1 if no other request was waiting then. interval_: moving mean of

@@ -42,8 +42,8 @@ struct PrefillResult {
   std::vector<decode::PositionLogprobs> logprobs;
 };
 
-// The result of one step for one sequence. It has at least one token, unless the sequence failed, its mask was late or
-// the KV caches were full.
+// The result of one step for one sequence. It has at least one token, unless the sequence failed, its grammar mask was
+// not computed in time, or the KV caches were full.
 struct StepResult : decode::StepOutcome {
   // The KV caches are full, and this sequence is unchanged by the step. The scheduler may preempt this or another
   // sequence.
@@ -51,7 +51,7 @@ struct StepResult : decode::StepOutcome {
   bool failed = false;  // this sequence cannot continue; the other sequences are not affected
   // The sequence failed because its request forbids every token, for example by logit_bias. No component is broken.
   bool no_token_left = false;
-  bool masks_spent = false;  // the sequence failed because its grammar exceeded its limits
+  bool masks_spent = false;  // the sequence failed because its grammar's masks took too much time or memory
   // The sequence failed because of the device or LibTorch, which no request can cause.
   bool device_failed = false;
   // `draft` proposed the tokens; `shadow` is a draft on trial that only scored them. Both are fingerprints cut to
@@ -62,13 +62,14 @@ struct StepResult : decode::StepOutcome {
 // The figures from which a draft's K was chosen in its latest step. Seconds and expectations are NaN until they are
 // measured.
 struct DepthEvidence {
-  std::string draft;                   // cut fingerprint, as in StepResult
+  std::string draft;                   // fingerprint, cut to kDraftLabel characters
   int batch = 0;                       // number of sequences in the step
   int k = 0;                           // the K that most of the draft's sequences chose recently
   double draft_seconds = 0;            // time of one pass of the draft
   std::vector<double> verify_seconds;  // [K]: time of a pass of the target that verifies K tokens; [0]: plain decoding
   std::vector<double> overlaps;        // expected overlap by draft position, mean over the draft's sequences
-  // Set if `overlaps` are mostly assumed: the small number of drafted tokens whose overlap was measured.
+  // Number of drafted tokens whose overlap was measured so far, while these are so few that `overlaps` are mostly
+  // assumed values. None once enough tokens were measured.
   std::optional<int64_t> assumed_after = {};
 
   // Returns the expected tokens per second of the whole batch if every sequence uses K = `at_k`; 0 means plain

@@ -11,8 +11,8 @@ namespace specdec::deploy {
 struct ApiError {
   int status = 400;
   std::string type = "invalid_request_error";
-  std::string code;   // "" = null
-  std::string param;  // "" = null
+  std::string code;   // "" = null in the JSON
+  std::string param;  // "" = null in the JSON
   std::string message;
   int retry_after_seconds = 0;  // 0 = no Retry-After header
 };
@@ -35,7 +35,7 @@ ApiError unsupported_media_type();                               // 415
 ApiError unmet_expectation();                                    // 417
 ApiError headers_too_large();                                    // 431
 ApiError queue_full(int retry_after_seconds = 1);                // 429: the whole queue is full
-ApiError tenant_queue_full(int retry_after_seconds);             // 429: the queue places of this API key are all taken
+ApiError tenant_queue_full(int retry_after_seconds);             // 429: too many requests of this tenant are waiting
 ApiError too_many_bytes(int retry_after_seconds = 1);            // 429: unanswered requests use too much memory
 ApiError internal_error();                                       // 500
 ApiError unsupported_transfer_coding();                          // 501

@@ -1,5 +1,5 @@
-// Limits the memory in bytes that the requests of all parties, and of one party, may use. A limit on the number of
-// requests would not limit the memory that a client can fill. Thread-safe.
+// Limits the memory in bytes that the requests of all parties (tenants), and of one party, may use. A limit on the
+// number of requests would not limit the memory that a client can fill. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +47,7 @@ class ByteBudget {
   mutable std::mutex mutex_;
   size_t of_one_party_;
   size_t held_ = 0;
-  std::map<std::string, size_t> by_party_;  // bytes per party; only parties above 0
+  std::map<std::string, size_t> by_party_;  // bytes charged per tenant; tenants with 0 have no entry
 };
 
 }  // namespace specdec::deploy

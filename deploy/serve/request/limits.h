@@ -11,22 +11,23 @@ namespace specdec::deploy {
 
 // Limits on computing the masks of grammars (mask_workers.h).
 struct MaskLimits {
-  size_t threads = 2;  // one tenant may use at most one of them
-  // An answer's masks may take `seconds` of CPU time in all, plus `seconds_per_mask` for each mask; beyond that the
-  // answer ends with 400 grammar_too_costly. A mask of an ordinary schema takes a tenth of a millisecond.
+  size_t threads = 2;  // threads that compute masks; one tenant may use at most one
+  // An answer's masks may take `seconds` of CPU time in all, plus `seconds_per_mask` for each mask. An answer beyond
+  // that ends with status 400, grammar_too_costly. A mask of an ordinary schema takes a tenth of a millisecond.
   double seconds = 1, seconds_per_mask = 0.001;
-  // Size limit of an answer's matcher; beyond it the answer ends with 400, too. These bytes count towards held_bytes.
+  // Size limit in bytes of an answer's grammar matcher; an answer beyond it ends with status 400, too. These bytes
+  // count towards held_bytes.
   size_t bytes = 16 << 20;
   // The engine waits at most this long per step for masks that are almost computed.
   double wait_seconds_per_step = 0.001;
 };
 
 struct ServeLimits {
-  // Limits of the HTTP transport, with the status of the refusal.
-  size_t header_bytes = 32 << 10;      // request line and headers: 431
+  // Limits of the HTTP transport, with the HTTP status of the refusal.
+  size_t header_bytes = 32 << 10;      // request line and headers: status 431
   size_t header_fields = 100;          // 431
-  size_t body_bytes = 8 << 20;         // 413, for chunked bodies, too
-  size_t connections = 1024;           // beyond it an idle or slow connection is closed for the new one, else 503
+  size_t body_bytes = 8 << 20;         // status 413, for chunked bodies, too
+  size_t connections = 1024;           // beyond it an idle or slow connection is closed; if there is none, 503
   size_t admin_connections = 16;       // the same limit for the Unix socket
   size_t small_body_bytes = 64 << 10;  // larger bodies share one worker, and count towards held_bytes while arriving
   double header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30, total_seconds = 600;
@@ -50,13 +51,13 @@ struct ServeLimits {
   size_t domain_bytes = 32;          // bytes of metadata.domain, the segment in acceptance records
   size_t conversation_bytes = 128;   // bytes of metadata.conversation_id
   size_t domains = 64;               // distinct domains with their own series; later ones are counted as "other"
-  // Total size of the bodies, prompts and replies of all unanswered requests; beyond it 429. With several tenants each
-  // may use half of it.
+  // Total size of the bodies, prompts and replies of all unanswered requests; a request beyond it gets status 429. If
+  // there are several tenants, each may use half of it.
   size_t held_bytes = 1 << 30;
   // Size of a text that may exceed the context: for /tokenize, or with truncate_prompt_tokens.
   size_t long_text_bytes = 1 << 20;
   size_t reply_bytes = 64 << 20;  // bytes of one reply; beyond it 400, naming the parameter at fault
-  // Text of one stream that the client has not fetched yet; beyond it the request is cancelled.
+  // Bytes of one stream's text that the client has not fetched yet; beyond them the request is cancelled.
   size_t pending_bytes = 1 << 20;
 };
 

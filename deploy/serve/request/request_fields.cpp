@@ -31,7 +31,7 @@ size_t value_end(std::string_view json, size_t at) {
     } else if (c == '[' || c == '{') {
       ++depth;
     } else if (c == ']' || c == '}') {
-      if (depth == 0) return i;  // the brace that closes the object ends a number, too
+      if (depth == 0) return i;  // a number at `at` ends before the brace that closes the object
       if (--depth == 0) return i + 1;
     } else if (depth == 0 && (c == ',' || std::string_view(kSpace).find(c) != std::string_view::npos)) {
       return i;

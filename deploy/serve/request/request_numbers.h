@@ -26,7 +26,7 @@ struct RequestNumber {
   const char* name;              // field; "logit_bias{}": each value in logit_bias, "prompt[]": each item of prompt
   std::optional<Endpoint> only;  // the only endpoint with this field; none: both have it
   std::variant<NumberRange, IntegerRange> range;
-  // The value if the field is absent or null; none: no fixed value is used.
+  // The default if the field is absent or null; none: there is no fixed default.
   std::optional<double> fallback = {};
 };
 

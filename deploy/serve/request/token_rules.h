@@ -12,9 +12,10 @@
 
 namespace specdec::deploy {
 
-// Returns the likeliest tokenisations of a text in the middle of an answer: the text's own tokens, and those of the
-// text after a space if they are as many and begin with another token (vLLM's rule). A model can still write the text
-// with other tokens. Returns none for a text without tokens.
+// Returns the one or two token sequences with which a model is likeliest to write a word in the middle of an answer:
+// the tokens of the word, and the tokens of a space and the word. As in vLLM, the second sequence is left out if it is
+// longer or shorter than the first or begins with the same token. A model can still write the word with other tokens.
+// Returns no sequence for a word without tokens.
 std::vector<std::vector<int32_t>> bad_word_tokens(const text::Tokenizer& tokenizer, const std::string& word);
 
 // Returns a factory for LogitsProcessors::constraint, which makes one grammar matcher per sequence.

@@ -22,9 +22,9 @@ constexpr FormatName kNames[] = {{ToolFormat::kNone, "none"},
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-// Adapts the references ($ref) in a schema that has been moved from the root to `place`. Values of const, enum, default
-// and examples are data and stay unchanged. `keys_are_names`: the object's keys are names of properties or definitions,
-// so a key such as "enum" has no special meaning.
+// Adapts the references ($ref) in a schema that was the root and is now part of a larger schema, at the JSON pointer
+// `place`. Values of const, enum, default and examples are data and stay unchanged. `keys_are_names`: the object's keys
+// are names of properties or definitions, so a key such as "enum" has no special meaning.
 void move_references(OrderedJson& schema, const std::string& place, bool keys_are_names = false) {
   if (schema.is_array())
     for (OrderedJson& item : schema) move_references(item, place);

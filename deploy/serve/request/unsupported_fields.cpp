@@ -83,8 +83,8 @@ const Json* value_of(const Json& body, const std::string& name) {
   return parent && parent->is_object() ? find_field(*parent, name.substr(dot + 1).c_str()) : nullptr;
 }
 
-// Refuses the field if the body contains it with a value other than its defaults. `n` is allowed as well if it is not
-// null.
+// Refuses the field if the body contains it with a value other than its defaults. If `n` is not null, a value equal to
+// `n` (the request's number of answers) is accepted, too.
 void refuse_field(const Json& body, const UnsupportedField& field, Endpoint endpoint, const Json& n) {
   if (field.only.value_or(endpoint) != endpoint) return;
   const Json* value = value_of(body, field.name);

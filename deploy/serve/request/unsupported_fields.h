@@ -20,7 +20,7 @@ struct UnsupportedField {
   // accepted.
   std::vector<Json> defaults = {};
   bool in_prompt = false;  // the field would change the prompt's tokens, so /tokenize refuses it, too
-  bool or_n = false;       // the value of n is accepted as well
+  bool or_n = false;       // a value equal to the request's n is accepted, too
 };
 
 std::span<const UnsupportedField> unsupported_fields();

@@ -10,8 +10,8 @@
 
 namespace specdec::deploy {
 
-// kPreempted: the answer had to free its KV caches but keeps its seat (place) in the batch. kUnseated: the answer freed
-// its caches and gave its seat to another tenant's answer.
+// kPreempted: the KV caches ran full and those of this answer were freed, but the answer keeps its seat (place) in the
+// batch. kUnseated: its caches were freed, and another tenant's answer got its seat.
 enum class Scheduler::Phase { kPrefill, kDecode, kPreempted, kUnseated };
 
 struct Scheduler::Active {
@@ -23,7 +23,7 @@ struct Scheduler::Active {
         thoughts(markers_around_thoughts(*request), request->format && request->format->begins_reasoning),
         cut(request->options) {}
 
-  // Returns the markers of the thoughts, within which stop strings are ignored.
+  // Returns the markers around the model's reasoning ("thoughts"), within which stop strings are ignored.
   static ReasoningMarkers markers_around_thoughts(const GenerationRequest& request) {
     const bool may_think = request.format && !request.format->begins_in_call && !request.stop.empty();
     return may_think ? request.format->reasoning : ReasoningMarkers();

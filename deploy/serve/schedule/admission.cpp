@@ -35,8 +35,12 @@ void Scheduler::admit() {
   }
 }
 
-// Picks the sequence to prefill next: one whose prefill has begun, else the oldest preempted one, else a new one or the
-// oldest unseated one. Returns null if none can be prefilled now.
+// Picks the sequence to prefill next. Returns null if no sequence can be prefilled now. Prefers, in this order:
+// - a sequence whose prefill has begun;
+// - the oldest preempted sequence;
+// - an answer from the queue; if the batch is full, or if an answer is unseated (has lost its place in the batch), only
+//   of a tenant without a running answer;
+// - the oldest unseated sequence.
 Scheduler::Active* Scheduler::next_to_prefill() {
   Active *preempted = nullptr, *unseated = nullptr;
   bool room = true;
@@ -51,7 +55,7 @@ Scheduler::Active* Scheduler::next_to_prefill() {
   if (preempted) return room || room_made_ ? seat(*preempted) : nullptr;
   const bool full = seats_taken() >= options_.max_batch;
   if (!full && !unseated) return next_from_queue();
-  if (full && queue_.size() == 0) return nullptr;  // no request waits for a seat
+  if (full && queue_.size() == 0) return nullptr;  // no request waits for a place in the batch
   std::set<std::string> seated;
   for (const auto& active : active_)
     if (active->holds() && !active->ended) seated.insert(active->request->tenant);
@@ -67,13 +71,13 @@ Scheduler::Active* Scheduler::seat(Active& sequence) {
 
 size_t Scheduler::seats_taken() const {
   return static_cast<size_t>(std::count_if(active_.begin(), active_.end(), [](const auto& a) {
-    return a->phase != Phase::kUnseated;  // a preempted answer keeps its seat
+    return a->phase != Phase::kUnseated;  // a preempted answer keeps its place in the batch
   }));
 }
 
-// Unseats the newest answer of the tenant with the most seats; the tenant must have at least two. Returns false if
-// there is no such answer. An answer keeps its seat for at least kLeastSeconds; otherwise answers that replace each
-// other would be prefilled over and over.
+// Takes the seat (place in the batch) from the newest answer of the tenant with the most seats; the tenant must have at
+// least two. Returns false if there is no such answer. An answer keeps its seat for at least kLeastSeconds; otherwise
+// answers that replace each other would be prefilled over and over.
 bool Scheduler::give_up_seat() {
   constexpr double kLeastSeconds = 0.5;
   std::map<std::string, size_t> seats;
@@ -182,8 +186,8 @@ void Scheduler::echo(Active& sequence, ChoiceEvent event) {
   if (request.options.max_tokens == 0) end(sequence, FinishReason::kLength);
 }
 
-// Makes room when the KV caches are full. Frees the sequences that have ended; if there are none, preempts the newest
-// sequence. A sequence that does not fit although no other is running fails.
+// Makes room when the KV caches are full: frees the sequences that have ended or, if there are none, preempts the
+// newest sequence. If a single sequence fills the caches alone, it fails.
 void Scheduler::make_room() {
   Active* last = nullptr;
   size_t holders = 0;

@@ -22,7 +22,7 @@ namespace specdec::deploy {
 // least kLeastReached draft positions.
 class LiveGate {
  public:
-  static constexpr size_t kDrafts = 4;               // a further draft replaces the oldest
+  static constexpr size_t kDrafts = 4;               // limit of drafts measured; a further draft replaces the oldest
   static constexpr size_t kConversations = 1 << 16;  // per draft; more would hardly narrow the interval
   static constexpr int64_t kLeastReached = 8;        // reached draft positions; answers with fewer are left out
 

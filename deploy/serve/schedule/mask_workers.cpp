@@ -40,15 +40,15 @@ struct MaskWorkers::Answer {
   Make make;  // makes the matcher; empty after the first mask
   std::string tenant;
   std::unique_ptr<Constraint> matcher;
-  size_t counted = 0;                      // size of the part of the matcher that the request already charges
-  std::shared_ptr<ByteBudget::Hold> held;  // charges the rest of the matcher
+  size_t counted = 0;                      // bytes of the matcher that the request has charged already
+  std::shared_ptr<ByteBudget::Hold> held;  // charges the matcher's other bytes to the memory budget
   double seconds = 0;
   size_t masks = 0;
   std::vector<uint32_t> next;
 
   bool busy = false;
   MaskState state = MaskState::kLate;  // state of `mask`, valid if not busy
-  std::vector<uint32_t> mask;          // the mask for the position of the latest job
+  std::vector<uint32_t> mask;          // the mask that was computed last or is being computed
 };
 
 class MaskWorkers::OffThread final : public decode::Constraint {
@@ -66,7 +66,7 @@ class MaskWorkers::OffThread final : public decode::Constraint {
       workers_.wait(lock, [this] { return !answer_->busy; });
       if (answer_->busy) break;
       lock.unlock();
-      state = prepare();  // the mask just computed may be for a position that was left meanwhile
+      state = prepare();  // the computed mask may be for another position than the current one
       lock.lock();
     }
     if (state == MaskState::kReady) std::copy_n(answer_->mask.begin(), bits.size(), bits.begin());
@@ -107,8 +107,8 @@ class MaskWorkers::OffThread final : public decode::Constraint {
   MaskWorkers& workers_;
   std::shared_ptr<Answer> answer_;
   bool begun_ = false;
-  // path_: the answer's tokens up to the caller's position. told_: the answer's tokens up to the position of the latest
-  // job. common_: length of the common prefix of path_ and told_.
+  // path_: the answer's tokens up to the caller's position. told_: the answer's tokens up to the position for which a
+  // mask was last requested. common_: length of the common prefix of path_ and told_.
   std::vector<int32_t> path_, told_;
   size_t common_ = 0;
 };

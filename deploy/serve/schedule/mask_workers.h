@@ -28,8 +28,8 @@ class MaskWorkers {
   ~MaskWorkers();
 
   // Returns a factory of constraints whose masks are computed on the worker threads. `make` makes the underlying
-  // constraint; it is created, used and freed on these threads. The workers must outlive the constraints. `counted` is
-  // the part of each constraint, in bytes, that the request's hold in the budget covers already.
+  // constraint, which is created, used and freed on these threads. The workers must outlive the constraints. `counted`
+  // is the part of each constraint, in bytes, that the request has charged to the budget already.
   Make off_thread(Make make, const std::string& tenant, int64_t vocab, size_t counted = 0);
 
   // Called by the engine. begin_step() starts a step. settle() waits until no mask is being computed, in each step at

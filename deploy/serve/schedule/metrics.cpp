@@ -58,14 +58,14 @@ void merge_tenants(prometheus::MetricFamily& family, const std::optional<std::st
   }
 }
 
-// Raises a counter to the runner's running total. A Prometheus counter may only grow.
+// Raises a counter to `total`, a sum since the start. A Prometheus counter may only grow.
 void raise(Counter& counter, double total) { counter.Increment(std::max(0.0, total - counter.Value())); }
 
 }  // namespace
 
 struct Metrics::Series {
-  // Series that are numbered by draft position or K. Each is created when it is first used, so that unused numbers have
-  // none.
+  // Series that are numbered by draft position or K. Each series is created when it is first used, so unused numbers
+  // have no series.
   template <class Series, size_t kEnd>
   class Numbered {
    public:
@@ -192,7 +192,7 @@ struct Metrics::Series {
              "Expected tokens per second of the last batch, at the prevailing K or with plain decoding.");
   struct OfDraft {
     std::string name;
-    Counter *reached[3], *overlap[3];  // indexed by role; null until first used
+    Counter *reached[3], *overlap[3];  // indexed by Role; null until first used
     Gauge *pass, *k, *expected, *plain;
   };
   std::vector<std::unique_ptr<OfDraft>> drafts_known;  // in order of last use, the latest at the end

@@ -15,7 +15,7 @@ namespace specdec::deploy {
 
 class Metrics {
  public:
-  static constexpr size_t kPositions = 32;  // later draft positions are counted as the last one
+  static constexpr size_t kPositions = 32;  // later draft positions are counted under the last of these
   // Drafts that have their own series. A further draft replaces the draft whose series were used longest ago.
   static constexpr size_t kDrafts = 8;
 

@@ -45,8 +45,8 @@ void publish(const std::filesystem::path& partial) {
   rename_file(partial, published_name(partial));
 }
 
-// Publishes a file that a killed process left. The file is copied first, because the process may have failed to flush
-// it, and only newly written bytes are sure to reach the disk.
+// Publishes a file that a killed process left, by way of a copy. If an fsync by that process failed, another fsync of
+// the same file could succeed although bytes are not on the disk. A new copy has no such bytes.
 void publish_left_over(const std::filesystem::path& partial) {
   const std::filesystem::path fresh = partial.string() + ".copy";
   copy_regular_file(partial, fresh, ErrorKind::kIo);

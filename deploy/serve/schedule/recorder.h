@@ -86,7 +86,7 @@ class Recorder {
   std::unique_ptr<RotatingLog> traffic_, acceptance_, rejects_;
   uint64_t held_bytes_ = 0;  // size of record_dir: last measurement plus bytes written since
   double looked_at_ = 0;
-  std::mutex mutex_;  // guards the four members below it
+  std::mutex mutex_;  // guards ready_, waiting_, stopping_ and complained_
   std::condition_variable ready_;
   std::deque<FinishedAnswer> waiting_;
   bool stopping_ = false, complained_ = false;

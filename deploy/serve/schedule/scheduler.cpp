@@ -27,8 +27,8 @@ std::string Scheduler::Active::stopped(std::string_view piece, bool may_match) {
   return out += stop.push(piece.substr(at), may_match);
 }
 
-// Searches the undecided text for stop strings, now that it is known to follow the thoughts. Returns the text that may
-// be sent.
+// Searches the undecided text for stop strings, now that it is known to follow the model's reasoning ("thoughts").
+// Returns the text that may be sent.
 std::string Scheduler::Active::stopped_end(bool may_match) {
   const std::string text = std::exchange(undecided, "");
   const size_t early = std::exchange(undecided_early, 0);
@@ -261,7 +261,8 @@ void Scheduler::end(Active& sequence, FinishReason reason) {
   result.reason = reason;
   result.counts.emitted = result.completion_tokens;
   std::erase_if(result.rejects,
-                [&](const auto& reject) { return reject.position >= result.completion_tokens; });  // after the end
+                // True for rejected tokens after the answer's end.
+                [&](const auto& reject) { return reject.position >= result.completion_tokens; });
   const double now = clock_.seconds();
   metrics_.finished(result, {sequence.request->tenant, sequence.request->domain}, now - sequence.request->queued_at);
   const bool others = queue_.more_of(*sequence.request) ||

@@ -1,12 +1,12 @@
-// Continuous batching on one engine thread: decides which sequences are in the next step, when new ones start and when
-// they end. A StepRunner computes the tokens.
+// Continuous batching on one engine thread: decides when sequences start and end, and which sequences are in the next
+// step. A StepRunner computes the tokens.
 // - An exception caused by one sequence ends only that sequence.
 // - Prompts are prefilled between steps, a bounded number of tokens each time.
 // - When the KV caches are full, the newest sequence is preempted. It is prefilled again when another sequence has
 //   ended, before any new sequence starts. So the oldest sequence always makes progress, and no answer's text depends
 //   on other sequences.
-// - If the batch is full, a tenant without an answer in the batch soon gets the seat of another tenant's newest
-//   answer, which continues when a seat is free.
+// - If the batch is full, a tenant without an answer in the batch soon gets the place (seat) of another tenant's newest
+//   answer. That answer continues when a place is free.
 #pragma once
 
 #include <atomic>
@@ -46,7 +46,7 @@ struct SchedulerOptions {
   double reject_share = 0;             // fraction of the conversations whose rejected draft tokens are recorded
 };
 
-// The objects that a scheduler works with. They must outlive it.
+// The objects that a scheduler uses. They must outlive the scheduler.
 struct SchedulerParts {
   StepRunner& runner;
   RequestQueue& queue;

@@ -13,20 +13,21 @@ namespace {
 
 // The buffers of choose(). Each thread keeps its own, so that a warm step allocates nothing.
 struct Choice {
-  // A level that a sequence may draft. A sequence's items are added in order of level.
+  // One level (depth) of a sequence's draft, as a candidate for drafting. The items of a sequence are in order of
+  // level.
   struct Item {
-    // reach: weighted probability that the level is reached and accepted. worth: reach per row, at most the worth of
-    // the previous level.
+    // reach: probability that this level is reached and accepted, times the sequence's weight. worth: reach divided by
+    // `rows`, the rows that the level adds to the target pass; at most the worth of the level before.
     double reach, worth;
     int level, rows;
     size_t sequence;
   };
-  std::vector<double> overlaps;  // [max K]
-  // seconds[i]: the cost of a target pass with i · `apart` more rows than a plain pass (`apart`: see share_depth()),
-  // divided by the cost of a plain pass.
+  std::vector<double> overlaps;  // expected overlap at each position, [max K]
+  // seconds[i]: the cost of a target pass with i · apart more rows than a plain pass, in plain passes. share_depth()
+  // chooses `apart`, so that with many sequences not every number of rows is computed.
   std::vector<double> seconds;
   std::vector<Item> items;
-  std::vector<int> k;  // [sequence]
+  std::vector<int> k;  // number of levels that each sequence would draft
   std::vector<KController*> undecided;
   static Choice& of_thread() {
     thread_local Choice choice;
@@ -37,7 +38,8 @@ struct Choice {
     return std::span(overlaps).first(k);
   }
 };
-// Divides the interval before the next probe if some K promises a gain that is not certain.
+// If drafting seems to pay, but by less than the costs' uncertainty, the next probe (a step that drafts while K = 0)
+// comes this many times sooner.
 constexpr int kSoonerInDoubt = 3;
 
 }  // namespace
@@ -97,7 +99,7 @@ double KController::reading() const {
 
 double KController::expected_overlap(int position) const {
   const auto i = static_cast<size_t>(std::max(position, 0)), own = std::min(i, weight_.size() - 1);
-  // If options_.seen is null, the prior of each position is the request's own mean overlap with this weight, in
+  // If options_.seen is null, the prior of each position is the request's own mean overlap, which counts as kOwn
   // observations. The weight is low, because the request's older steps add little to its recent ones.
   constexpr double kOwn = 2;
   const double weight = options_.seen ? options_.seen_weight : kOwn;
@@ -109,8 +111,8 @@ double KController::rate_of(int batch, std::span<const double> overlap, int k) c
                            verify_cost(batch, k));
 }
 
-// Returns the highest predicted rate of any K, or 1 if no K beats plain decoding. If fixed_k is set, returns the rate
-// of fixed_k.
+// Returns the highest predicted rate of any K, or 1 if no K beats plain decoding. A rate is the number of tokens per
+// sequence in the time of a plain step. If fixed_k is set, returns the rate of fixed_k.
 double KController::best_rate(int batch, std::span<const double> overlap) const {
   if (options_.fixed_k >= 0) return rate_of(batch, overlap, options_.fixed_k);
   double rate = 1;
@@ -185,7 +187,8 @@ void KController::choose(std::span<KController* const> sequences, int batch) {
     const PlainReason plain = s->decision_.plain;
     if (!s->adaptive() || (plain != PlainReason::kDoesNotPay && plain != PlainReason::kSchedule)) continue;
     if (s->decision_.k > 0) {
-      // K has fallen to 0. The first probe comes early, because the last overlaps may have been low by chance.
+      // K has fallen to 0. The first probe (a step that drafts while K = 0) comes early, because the last overlaps may
+      // have been low by chance.
       s->plain_owed_ = s->probe_interval() / 2;
     } else if (again || --s->plain_owed_ < 0) {
       s->probe();
@@ -207,8 +210,8 @@ void KController::choose(std::span<KController* const> sequences, int batch) {
   }
 }
 
-// Returns whether the probes of the last step suggest that drafting pays. If so, the next step probes too, until
-// drafting is chosen or no longer seems to pay.
+// Returns whether the probes of the last step (drafts that were tried although K = 0 seemed better) suggest that
+// drafting pays. If so, the next step probes too, until drafting is chosen or no longer seems to pay.
 bool KController::probe_again(std::span<KController* const> sequences, int batch) {
   double sum = 0;
   size_t probed = 0;
@@ -238,7 +241,8 @@ bool KController::sure(double rate, int batch, int rows, bool drafts) const {
 // maximum of n standard normal numbers. Each additional step costs the part of a pass that does not depend on its rows.
 // Choice::k must hold the number of levels that each sequence would draft.
 double KController::unevenness(std::span<KController* const> open, int batch, int rows) const {
-  constexpr double kTogether = 0.9;  // answers at least this share of the longest one would end together
+  // Answers of at least this share of the longest one's tokens count as ending together.
+  constexpr double kTogether = 0.9;
   int64_t longest = 0;
   for (const KController* const s : open) longest = std::max(longest, s->to_come_);
   if (longest <= 0 || !costs_) return 0;
@@ -254,14 +258,16 @@ double KController::unevenness(std::span<KController* const> open, int batch, in
     mean += (1 + accepted) / static_cast<double>(open.size());
     variance += (squares - accepted * accepted) / static_cast<double>(open.size());
   }
-  const double largest = 0.56 * std::pow(std::log2(std::max(together, 1.0)), 0.83);  // z_n within 0.03, up to n = 64
+  // The expected maximum of `together` standard normal numbers, within 0.03 for up to 64 numbers.
+  const double largest = 0.56 * std::pow(std::log2(std::max(together, 1.0)), 0.83);
   const double fixed = std::min(1.0, costs_->target_seconds(1, 1) / costs_->target_seconds(batch, rows));
   return fixed * largest * std::sqrt(variance / (static_cast<double>(longest) * mean));
 }
 
-// Sorts levels by their worth per row. For any number of rows, the best choice is then the first levels in this order,
-// whatever a row costs, because within a sequence worth never rises with the level. Tries all these choices for every
-// depth, so the cost need not be linear in the rows.
+// Sorts the draft levels of all sequences by their worth (accepted tokens per row of the target pass). For any number
+// of rows, the best choice is then the first levels in this order, whatever a row costs, because within a sequence
+// worth never rises with the level. Tries all these choices for every depth, so the cost need not be linear in the
+// rows.
 void KController::share_depth(std::span<KController* const> open, int batch) {
   if (open.empty()) return;
   const KController& any = *open.front();
@@ -364,8 +370,9 @@ rules::StopLimits KController::limits_after(int k, int batch) const {
 }
 
 rules::AcceptanceTable KController::acceptance_table() const {
-  // The weight of the mean overlap, in observations of one bin. A request has only a few dozen observations per bin,
-  // and a few observations are weak evidence against the mean.
+  // Acceptance is learned per bin of the draft's confidence. In each bin the mean overlap counts as this many
+  // observations, because a request has only a few dozen observations per bin, which are weak evidence against the
+  // mean.
   constexpr double kPooledWeight = 16;
   const double mean = seen().value();
   rules::AcceptanceTable table;
@@ -395,8 +402,8 @@ void KController::observe(int drafted, int accepted, const std::vector<double>& 
   drafting_ = drafted > 0 && !decision_.probe;
   if (drafted == 0) return;
   const size_t reached = std::min({overlaps.size(), weight_.size()});
-  // At the first probe after a run of plain steps, older observations are outdated: all of them together get the weight
-  // of one new observation.
+  // While K = 0, only probes observe the overlap. At the first probe after a run of plain steps, older observations are
+  // outdated: all of them together get the weight of one new observation.
   const auto keep = [this, first_probe](double weight) {
     return first_probe ? std::min(options_.decay, 1 / std::max(weight, 1e-9)) : options_.decay;
   };

@@ -20,26 +20,29 @@ namespace specdec::decode {
 struct ControllerOptions {
   int fixed_k = -1;  // >= 0: K always has this value
   int max_k = 8;
-  double decay = 0.92;      // factor by which the weight of past overlaps is multiplied per step
-  int probe_interval = 64;  // plain steps between two probes while K = 0, unless probe_share demands more
-  // Maximum extra time of a probe, as a share of the time of the plain steps between two probes. More expensive probes
-  // are made less often.
+  double decay = 0.92;  // factor by which the weight of past overlaps is multiplied per step
+  // While K = 0, one step in this many drafts to update the estimates (a probe), unless probe_share demands fewer
+  // probes.
+  int probe_interval = 64;
+  // Maximum extra time of a probe (a step that drafts while K = 0), as a share of the time of the plain steps between
+  // two probes. More expensive probes are made less often.
   double probe_share = 0.008;
-  // Minimum gain for which drafting is chosen, after subtracting the loss from answers that end unevenly. Smaller gains
-  // are within the error of the estimates.
+  // Minimum gain for which drafting is chosen; 0.03: 3 % faster than plain decoding. The gain is counted after
+  // subtracting the loss that arises because the answers of a batch end at different times. Smaller gains are within
+  // the error of the estimates.
   double least_gain = 0.03;
   // The predicted gain is compared with least_gain after subtracting this many standard deviations of the target's pass
   // costs.
   double doubts = 1.0;
   double confidence_floor = 0.0;  // drafting stops below this confidence; 0: measured costs set the limit
-  // The mean overlap over all requests with this draft, possibly including those to an earlier engine. Must outlive the
-  // controller. Null: the controller uses only its own observations.
+  // The mean overlap over all requests that used this draft. Must outlive the controller. Null: the controller uses
+  // only its own observations.
   const OverlapMean* seen = nullptr;
   double prior_overlap = 0.7;  // if `seen` is null: the overlap assumed at first for every position
   double prior_weight = 8.0;   // weight of prior_overlap, in observations
   double seen_weight = 60.0;   // weight of `seen`, in observations of the request itself
-  // Number of plain steps before the first probe, if other requests have tried the draft already. −1: a whole probe
-  // interval.
+  // Number of plain steps before the first probe (a step that drafts while K = 0), if other requests have tried the
+  // draft already. −1: as many as between two probes.
   int plain_owed = -1;
   // Ranges [batch_lo, batch_hi, k] in ascending order: the K to use for each batch size until costs are measured. The
   // last range also applies to larger batches.
@@ -47,7 +50,7 @@ struct ControllerOptions {
   // The shape of draft trees (SpeculationOptions::tree); empty: drafts are chains. With a tree, K is the number of
   // levels to draft, and one target pass verifies all nodes of these levels.
   std::vector<int> tree = {};
-  bool free_draft = false;          // drafting costs nothing: c = 0 (suffix_drafter.h)
+  bool free_draft = false;          // drafting needs no model and costs nothing (suffix_drafter.h)
   double assumed_draft_cost = 0.1;  // if CostModel is null: seconds of a draft pass / of a plain target pass
 };
 
@@ -100,14 +103,14 @@ class KController {
  public:
   KController(ControllerOptions options, const CostModel* costs);  // a tree limits K to its depth
   // Chooses K for the coming step and sets decision() of each sequence. The sequences share one draft, its costs and
-  // its tree; the step has `batch` sequences. All of them share a depth D, because a draft pass takes as long for few
-  // sequences as for all. The cost of a target pass depends on its total number of rows. Therefore D and K_i ≤ D
+  // its tree; the step has `batch` sequences. A draft pass takes as long for few sequences as for all, so all sequences
+  // share a maximum depth D. The cost of a target pass depends on its total number of rows. Therefore D and K_i ≤ D
   // maximise Σ_i tau_i(K_i) / (D·c + V(Σ_i (K_i + 1))), with tau_i(K) = 1 + w_i Σ_{k≤K} Π_{j≤k} o_ij. Here o_ij is the
   // expected overlap at position j, and w_i = √(tokens to come / their mean). c is the cost of a draft pass and V(rows)
   // that of a target pass, both in plain steps.
   //
-  // Sometimes K is one more or one less, to measure a pass whose cost is outdated. If one sequence probes, the others
-  // for which drafting does not pay probe in the same step.
+  // Sometimes K is one more or one less, to measure a pass whose measured cost is old. If one sequence probes (drafts
+  // although K = 0 seems better), all other sequences for which drafting seems not to pay probe in the same step.
   static void choose(std::span<KController* const> sequences, int batch);
   int choose_k(int batch);  // chooses for this sequence alone
   // Optional; call it before choosing. `to_read` is the number of tokens that the draft must prefill before it can
@@ -115,16 +118,18 @@ class KController {
   // this prefill: (to_come / batch) · (1 − 1 / rate) > to_read · read_cost, both in plain steps.
   void expect(int64_t to_read, int64_t to_come);
   const KDecision& decision() const { return decision_; }
-  int plain_owed() const { return plain_owed_; }  // plain steps before the next probe
+  int plain_owed() const { return plain_owed_; }  // plain steps before the next probe (KDecision::probe)
   // Sets `out` to the rule by which a chain of up to `levels` tokens stops. Call it after choosing. Drafting continues
   // while (Π of P(accepted | confidence)) × (expected overlap of the next position) > rate × (c · batch / drafting +
-  // v(k+1) − v(k)), where v(k) is the cost of verifying k tokens and `drafting` is the number of sequences that share a
-  // draft pass. If the rows of all levels are verified in any case, v does not count (StopLimits::own is 0).
+  // v(k+1) − v(k)). Here c is the cost of a draft pass, `drafting` the number of sequences that share it, and v(k) the
+  // cost of verifying k tokens. A round on a device verifies all planned rows even if drafting stops early, so it
+  // ignores v (draft_levels.cpp).
   void stop_rule(int batch, int levels, StopRule& out) const;
-  // Learns from the verified step. `overlaps` has one value per reached position; `confidences` is as in
-  // StopRule::stops(); ratios[i] = min(1, p/q) of the token drafted at reached position i. If the verification rule
-  // does not accept by overlap, `overlaps` and `ratios` are 1 for accepted and 0 for rejected tokens. From
-  // `confidences` and `ratios` the controller learns P(accepted | confidence); they may be empty.
+  // Learns from the verified step. overlaps[i] = Σ min(p, q) at the reached draft position i, which is the probability
+  // that a token drafted there is accepted. ratios[i] = min(1, p/q) of the token that was drafted there. `confidences`
+  // is as in StopRule::stops(). If the verification rule accepts with other probabilities, as for trees, `overlaps` and
+  // `ratios` are 1 for accepted and 0 for rejected tokens. From `confidences` and `ratios` the controller learns
+  // P(accepted | confidence); both may be empty.
   void observe(int drafted, int accepted, const std::vector<double>& overlaps, std::span<const double> confidences = {},
                std::span<const double> ratios = {});
   double expected_overlap(int position) const;
@@ -164,13 +169,13 @@ class KController {
 
   ControllerOptions options_;
   const CostModel* costs_;
-  std::vector<double> weight_, sum_;                    // [max_k] decayed number and sum of observations
+  std::vector<double> weight_, sum_;                    // [max_k] by position: decayed number and sum of overlaps
   OverlapMean own_;                                     // used if options_.seen is null
   std::array<double, kBins> bin_weight_{}, bin_sum_{};  // acceptance per bin of confidence
   double rate_ = 1;                                     // tokens per plain-step time, as predicted by the last choice
   KDecision decision_;
   int plain_owed_ = 0, batch_ = 1;
-  int in_doubt_ = 0;  // the K to probe with if drafting promises an uncertain gain, else 0
+  int in_doubt_ = 0;  // number of tokens that the next probe drafts, if drafting promises an uncertain gain; else 0
   int64_t to_read_ = 0, to_come_ = 0;
   double probed_ = -1;  // mean overlap of the last step if it was a probe, else −1
   // drafting_: the last step drafted and was not a probe. exploring_: K is a neighbour of the best K, to measure its

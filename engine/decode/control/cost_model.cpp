@@ -10,20 +10,22 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // Variances of the logarithm of a pass's seconds, in units of the noise variance of one sample. A cell stores the cost
-// of one kind of pass. The pace is a factor of all costs that drifts with time (cost_model.h).
-constexpr double kNoise = 1;         // of one sample
-constexpr double kPaceStep = 0.2;    // added per pass, because the pace may have changed
-constexpr double kCellStep = 0.003;  // added per pass, because a cell's cost may have changed
-// Added to the variance of estimates from the curve of all batch sizes, because contexts and sampling differ between
-// batch sizes.
+// of passes with one number of rows. The pace is a factor of all costs that drifts with time, because the machine's
+// speed does (cost_model.h).
+constexpr double kNoise = 1;         // variance of one sample
+constexpr double kPaceStep = 0.2;    // added per pass to the variance of the machine's speed (pace), which drifts
+constexpr double kCellStep = 0.003;  // added per pass to the variance of a measured cost (cell), which may change
+// Added to the variance of a pass's cost if the cost is estimated from passes of all batch sizes, because contexts and
+// sampling differ between batch sizes.
 constexpr double kBatchesDiffer = 0.25;
-// Factor of the variance of an estimate that is interpolated between two measured cells. The variance is this factor
-// times the product of the distances to both cells, in logarithms of rows.
+// The cost of a pass may be interpolated between two measured numbers of rows. The variance of such an estimate is this
+// factor times the product of the distances to both, in logarithms of rows.
 constexpr double kBetweenCells = 4;
-// Replaces kBetweenCells if only one cell was measured, because the slope of the curve is then unknown.
+// Replaces kBetweenCells if passes of only one number of rows were measured, because it is then unknown how the cost
+// grows with the rows.
 constexpr double kOneCell = 50;
-// Maximum factor by which a sample of a target pass may differ from the estimate before it is clipped. It also limits
-// how far one sample moves the pace.
+// Maximum factor by which a sample of a target pass may differ from the estimate before it is clipped. This also limits
+// how far one sample moves the estimate of the machine's speed (pace).
 constexpr double kMost = 1.25;
 constexpr double kMostOfDraft = 2;  // larger than kMost, because there are few draft passes while drafting does not pay
 constexpr int kCellsPerRow = 2;
@@ -42,8 +44,8 @@ int nearest(int batch, size_t end, Usable usable) {
 
 bool sane(double seconds) { return seconds > 0 && std::isfinite(seconds); }
 
-// Returns the index of a cell in the curve of all batch sizes, which has one cell per number of rows up to 16, then 8
-// per octave.
+// Returns the index of the cell that stores the cost of passes with this many rows, summed over all sequences. Up to 16
+// rows, each number of rows has its own cell. Beyond, each doubling of the rows is divided into 8 cells.
 size_t cell_of(double rows) {
   const auto n = static_cast<size_t>(std::lround(rows));
   if (n <= 16) return n;
@@ -81,7 +83,7 @@ bool CostModel::Cell::add(double sample, double of_rows, double expected, const 
     if (std::abs(clipped) < kAgree)
       surprise = std::clamp(surprise, -most, most);
     else
-      variance = std::max(variance, kNoise);  // several samples agree, so the cell's cost has changed
+      variance = std::max(variance, kNoise);  // several clipped samples agree, so the cost has changed
     const double weight = variance / (variance + pace.variance + kNoise);
     seconds *= std::exp(weight * surprise);
     rows += weight * (of_rows - rows);
@@ -104,8 +106,9 @@ bool CostModel::Curve::add(size_t index, double rows, double seconds, const Pace
   return known;
 }
 
-// Interpolates linearly between measured cells. Outside them, extrapolates with the slope between the first and the
-// last cell. A single cell gives a constant.
+// Estimates the seconds of a pass with `wanted` rows: interpolates linearly between the measured numbers of rows, and
+// extrapolates beyond them with the slope between the lowest and the highest. If only one number of rows was measured,
+// the estimate is constant.
 CostModel::Estimate CostModel::Curve::line(double wanted, const Pace& pace) const {
   const Cell *below = nullptr, *above = nullptr, *first = nullptr, *last = nullptr;
   for (const Cell& cell : cells) {
@@ -132,9 +135,9 @@ CostModel::Estimate CostModel::Curve::line(double wanted, const Pace& pace) cons
           end.variance_now(pace) + (first == last ? kOneCell : kBetweenCells) * beyond * beyond};
 }
 
-// Caps the estimate: a pass cannot take longer than a pass of more rows whose cost is known about as well. An estimate
-// above the cap comes from a moment of high load. Without the cap, the controller would avoid this pass and never
-// measure it again.
+// Returns line(), but at most the cost of passes of more rows that is known with similar certainty, because fewer rows
+// cannot take longer. A higher estimate comes from a moment of high load. Without this limit, the controller would
+// avoid this pass and never measure it again.
 CostModel::Estimate CostModel::Curve::at(double wanted, const Pace& pace) const {
   constexpr double kAsWell = 1.5;
   Estimate out = line(wanted, pace);
@@ -145,7 +148,8 @@ CostModel::Estimate CostModel::Curve::at(double wanted, const Pace& pace) const 
   return out;
 }
 
-// Combines the curve of this batch size with the curve of all batch sizes, each weighted by its certainty.
+// Combines two estimates of a pass's seconds, one from passes of this batch size and one from passes of all batch
+// sizes, each weighted by its certainty.
 CostModel::Estimate CostModel::estimate(int batch, double rows, Cap cap) const {
   const auto of = [&](const Curve& curve) {
     return cap == Cap::kYes ? curve.at(rows, target_->pace) : curve.line(rows, target_->pace);

@@ -54,37 +54,38 @@ class CostModel {
   // Returns whether a plain pass, a verifying pass and, if `drafting`, a draft pass were measured.
   bool ready(bool drafting = true) const;
   static constexpr int64_t kRefresh = 256;
-  // is_stale() returns whether a pass with `rows` rows per sequence was measured less than twice, or not within the
-  // last `refresh` passes of this batch size. should_measure() returns whether this is so and this step should have
-  // such a pass. Within one step, equal arguments give the same result for every sequence.
+  // is_stale() returns whether a pass with `rows` rows per sequence was measured fewer than two times, or not within
+  // the last `refresh` passes of this batch size. should_measure() returns whether is_stale() is true and the coming
+  // step should run a pass of this size to measure it. Within one step, equal arguments give the same result for every
+  // sequence.
   bool is_stale(int batch, int rows, int64_t refresh = kRefresh) const;
   bool should_measure(int batch, int rows, int64_t refresh = kRefresh) const;
 
  private:
   struct Pace {
-    double factor = 1, variance = 0;  // factor: seconds of a pass now / seconds of its cell
+    double factor = 1, variance = 0;  // factor: seconds of a pass now / its usual seconds (Cell::seconds)
     int64_t passes = 0;
   };
   // A sample that differs from the expected value by more than the factor `most` is clipped until several samples
-  // agree. If the samples also update the pace (tell_pace), consecutive samples do not count as agreeing, because a
-  // change of the cell then looks like a change of the pace.
+  // agree. If the samples also update the pace, the factor of all costs (tell_pace), samples of consecutive passes do
+  // not count as agreeing: they may be slow together only because the machine is.
   struct Outliers {
     double most;
     bool tell_pace;
   };
   struct Cell {
-    double seconds = 0, rows = 0;  // means over the cell's passes: seconds at pace 1, and rows
+    double seconds = 0, rows = 0;  // means over the cell's passes; seconds are those at pace 1 (Pace::factor)
     double variance = 0;           // of log seconds, in units of a sample's noise variance
-    int64_t count = 0, at = 0;     // at: the pace's pass number at the last sample
-    int64_t measured_at = 0;       // the curve's pass number at the last sample
+    int64_t count = 0, at = 0;     // at: number of all target passes (Pace::passes) at the last sample
+    int64_t measured_at = 0;       // number of the curve's passes (Curve::passes) at the last sample
     int clipped = 0;               // samples clipped in a row: positive if too slow, negative if too fast
     double variance_now(const Pace& pace) const;
-    // `expected` is the expected seconds at pace 1 for exactly this many rows. Returns whether the cell was known
-    // before; if it was, the sample updates the pace too.
+    // `expected` is the expected seconds for exactly this many rows at pace 1 (the machine's usual speed). Returns
+    // whether the cell had a valid cost before.
     bool add(double sample, double of_rows, double expected, const Pace& pace, const Outliers& outliers);
   };
   struct Estimate {
-    double seconds = 0, variance = 0;  // at pace 1; variance is infinite if nothing was measured
+    double seconds = 0, variance = 0;  // seconds at pace 1 (Pace::factor); variance is infinite if nothing was measured
   };
   struct Curve {
     std::vector<Cell> cells;  // by ascending rows
@@ -95,20 +96,20 @@ class CostModel {
     Estimate at(double rows, const Pace& pace) const;
   };
   struct Target {
-    std::vector<Curve> batches;  // [batch]; two cells per row of each sequence
-    Curve all;                   // one cell per number of rows up to 16, then 8 per octave
+    std::vector<Curve> batches;  // by batch size; cells at 0.5, 1, 1.5, … rows per sequence
+    Curve all;                   // all batch sizes; one cell per number of rows up to 16, then 8 cells per doubling
     Pace pace;
     double noise = 0.02;                    // recent variance of the logarithm of a sample
     bool plain = false, verifying = false;  // whether a plain and a verifying pass were measured
   };
-  // Whether the cap of Curve::at() applies. A sample is compared with an estimate without the cap. Some passes really
-  // take longer than a pass of more rows: each sample of such a pass would exceed a capped estimate and raise the
-  // cell's cost further.
+  // Whether an estimate is at most the cost of passes of more rows (Curve::at()). New samples are compared with an
+  // estimate without this limit, because some passes really take longer than a pass of more rows. Each sample of such a
+  // pass would exceed a limited estimate and raise the pass's cost further.
   enum class Cap { kNo, kYes };
   Estimate estimate(int batch, double rows, Cap cap = Cap::kYes) const;
   int draft_basis(int batch) const;
   std::shared_ptr<Target> target_ = std::make_shared<Target>();
-  std::vector<Cell> draft_;  // [batch]
+  std::vector<Cell> draft_;  // seconds per draft pass, by batch size
   Cell read_;                // seconds per prefilled token
 };
 

@@ -8,9 +8,9 @@ namespace specdec::decode {
 namespace {
 
 constexpr double kDecay = 0.998, kLateDecay = 0.96;
-constexpr double kShared = 8;       // weight of the mean over all positions, in observations of one position
-constexpr double kContradicts = 4;  // standard deviations of recent error at which the mean restarts
-constexpr double kInRuns = 2;       // factor of the variance, because consecutive observations are correlated
+constexpr double kShared = 8;  // in each position's mean, the mean over all positions counts as this many observations
+constexpr double kContradicts = 4;  // the mean restarts if the recent error exceeds this many standard deviations
+constexpr double kInRuns = 2;  // factor of the recent error's variance, because consecutive observations are correlated
 constexpr double kLeastVariance = 0.01, kLeastSeen = 8;
 
 }  // namespace
@@ -45,8 +45,8 @@ void OverlapMean::add(std::span<const double> overlaps) {
 void OverlapMean::start_again() {
   const double now = std::clamp(value() + late_ / late_weight_, 0.0, 1.0);
   positions_ = {};
-  // Some of the recent observations may be older than the change of the overlap. The small weight lets the next
-  // observations dominate.
+  // Part of the recent observations may be from before the overlap changed. The new mean therefore gets a small weight,
+  // so that the next observations dominate it.
   sum_ = now * kLeastSeen;
   weight_ = kLeastSeen;
   late_ = late_squares_ = late_weight_ = 0;

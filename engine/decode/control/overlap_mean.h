@@ -1,5 +1,5 @@
-// Averages a draft's overlap with its target over many steps, by position in the draft. Controllers use the mean as
-// their prior.
+// Averages a draft's overlap with its target, Σ min(p, q), over many steps, by position in the draft. Controllers of K
+// use the mean as their prior.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
 // Drafts without a model: if the last tokens of the text occurred before, proposes the tokens that followed that
-// occurrence (prompt lookup, Saxena 2023; suffix decoding, Oliaro et al. 2024, arXiv 2411.04975). Needs no pass, and
-// pays off if answers repeat their prompt or themselves: code edits, quotes, extraction, loops.
+// occurrence (prompt lookup, Saxena 2023; suffix decoding, Oliaro et al. 2024, arXiv 2411.04975). This pays off if
+// answers repeat their prompt or themselves: code edits, quotes, extraction, loops.
 #pragma once
 
 #include <cstdint>

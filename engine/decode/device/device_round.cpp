@@ -29,7 +29,7 @@ static_assert(kNotDrafted == kernels::kAbsentNode);
 DeviceRule device_rule(const RoundSlot& slot) {
   const bool chain = slot.tree.empty();
   if (slot.sampling.greedy()) return DeviceRule::kGreedy;
-  if (slot.given) return DeviceRule::kTarget;  // a draft from the text has no q
+  if (slot.given) return DeviceRule::kTarget;  // tokens from the sequence's own text have no q
   switch (slot.rule) {
     case VerifyRule::kToken:
       return chain ? DeviceRule::kTokenChain : DeviceRule::kTokenTree;
@@ -43,7 +43,7 @@ DeviceRule device_rule(const RoundSlot& slot) {
   throw Error(ErrorKind::kInternal, "unknown verification rule");
 }
 
-// Returns the chain that was drafted from the text; empty if there is none.
+// Returns the chain that was drafted from the sequence's own text (prompt lookup); empty if there is none.
 std::span<const int32_t> given(const RoundSlot& slot) {
   return slot.given ? slot.given->tokens : std::span<const int32_t>();
 }
@@ -52,25 +52,29 @@ DraftShape shape_of(const RoundSlot& slot) {
   return slot.k > 0 ? DraftShape(slot.tree, slot.k) : DraftShape({}, static_cast<int>(given(slot).size()));
 }
 
-// Records marks on a GPU's stream and measures the times between them. Without a GPU, measures nothing.
+// Records CUDA events (marks) on a GPU's stream and measures the times between them. Without a GPU, measures nothing.
 class Marks {
  public:
-  explicit Marks(at::Device device) : device_(device) {}
+  Marks(at::Device device, const kernels::CudaLibrary& library) : device_(device), library_(library) {}
   void clear() { used_ = 0; }
   void mark() {
     if (!device_.is_cuda()) return;
     if (used_ == events_.size()) events_.emplace_back(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
     events_[used_++].record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   }
-  // Waits until the device has reached the last mark.
+  // Waits until the device has reached the last recorded CUDA event.
   void wait() {
-    if (used_ > 0) events_[used_ - 1].synchronize();
+    if (used_ > 0)
+      events_[used_ - 1].synchronize();
+    else
+      library_.synchronize(0);
   }
-  // Returns the seconds between marks i and i + 1, or 0 without a GPU.
+  // Returns the seconds between the CUDA events i and i + 1, or 0 without a GPU.
   double seconds(size_t i) { return i + 1 < used_ ? events_[i].elapsedTime(events_[i + 1]) / 1e3 : 0; }
 
  private:
   at::Device device_;
+  const kernels::CudaLibrary& library_;
   std::vector<c10::Event> events_;
   size_t used_ = 0;
 };
@@ -97,7 +101,7 @@ class DeviceRound final : public RoundRunner {
         library_(library),
         device_(target.decoder().weights.embed.device()),
         upload_(device_),
-        marks_(device_),
+        marks_(device_, library),
         drafts_(library, device_.is_cuda() ? device_.index() : 0) {}
 
   bool takes(std::span<const RoundSlot> slots) override {
@@ -317,7 +321,7 @@ class DeviceRound final : public RoundRunner {
   // Copies the results to the host and waits for them.
   at::Tensor read_results() {
     const at::Tensor to = copied_.narrow(0, 0, at_.bytes);
-    to.copy_(results_.narrow(0, 0, at_.bytes), /*non_blocking=*/true);
+    check(library_.copy(device_index(), to.mutable_data_ptr(), results_.const_data_ptr(), at_.bytes), "a copy");
     marks_.mark();
     marks_.wait();
     return to;
@@ -428,8 +432,8 @@ class DeviceRound final : public RoundRunner {
   std::vector<Extension> extensions_;
   std::vector<int32_t> first_node_;
   int32_t num_nodes_ = 0;
-  size_t nodes_ = 0, tasks_ = 0, target_samples_ = 0;  // offsets in the upload
-  at::Tensor q_, p_, left_;                            // rows [V] in device memory
+  size_t nodes_ = 0, tasks_ = 0, target_samples_ = 0;  // offsets of these arrays in the upload
+  at::Tensor q_, p_, left_;                            // rows [V] on the device: draft, target, residuals
   struct Places {
     size_t draft_tokens, confidences, target_tokens, outcomes, scores;
     int64_t bytes;

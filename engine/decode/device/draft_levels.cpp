@@ -11,14 +11,14 @@ namespace specdec::decode {
 
 namespace {
 
-// Maximum number of sequences for which a pass checks whether all have stopped. With more sequences it is unlikely that
-// all stop early, and the check costs each matrix product a little time.
+// Up to this many sequences, a draft pass checks whether all of them have stopped drafting, and is then skipped. With
+// more sequences it is unlikely that all stop early, and the check costs each matrix product a little time.
 constexpr size_t kMostResting = 4;
 
 bool may_stop(const RoundSlot& slot) { return slot.stop && !slot.stop->limits.empty(); }
 
-// Returns whether a sequence's drafting may stop after a level. Stopping to save time is useful only if the next
-// level's pass can then be skipped. Stopping below a confidence floor always applies.
+// Returns whether a sequence's drafting may stop after a level (one draft pass). A stop below a confidence floor always
+// applies. A stop to save time is useful only if the next level's pass can then be skipped.
 bool stops_after(const RoundSlot& slot, const DraftLevels::Level& level, const DraftLevels::Level& next) {
   const auto depth = static_cast<size_t>(level.depth);
   return may_stop(slot) && depth < slot.stop->limits.size() && (next.may_rest || slot.stop->limits[depth].floor > 0);
@@ -109,7 +109,7 @@ kernels::DraftRow DraftLevels::draft_row(const Slots& all, const Level& level, s
   const auto depth = static_cast<size_t>(level.depth);
   if (may_stop(slot) && depth < slot.stop->limits.size()) {
     out.stop = slot.stop->limits[depth];
-    out.stop.own = 0;  // the rows of all levels are verified in any case
+    out.stop.own = 0;  // drafting one token less saves no verification: the target pass has a fixed number of rows
   }
   return out;
 }

@@ -45,7 +45,7 @@ class DraftLevels {
     bool samples_first = false;
     int32_t num_rows = 0;           // number of rows with logits
     int64_t q_row = 0;              // index of the level's first row among the rows of all levels
-    size_t samples = 0, draws = 0;  // offsets in the upload
+    size_t samples = 0, draws = 0;  // offsets in the upload of the inputs of the kernels sample() and draft()
   };
   // Device addresses of the results. The first three arrays have one element per node (kernels::DraftPass), the last
   // two one per row.
@@ -70,7 +70,7 @@ class DraftLevels {
   void describe_passes(model::DeviceUpload& upload);
   using IdPlace = std::function<size_t(size_t slot, int32_t node)>;
   void describe_draws(const Slots& slots, model::DeviceUpload& upload, const IdPlace& id_place);
-  // Runs a level. q: fp32 rows [num_rows(), V].
+  // Runs a level: one draft pass and the drawing of its tokens. q: fp32 rows [num_rows(), V].
   void run(const Level& level, const model::DeviceUpload& upload, const at::Tensor& q, const Results& results) const;
 
  private:

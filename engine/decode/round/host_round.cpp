@@ -9,7 +9,7 @@
 
 namespace specdec::decode {
 
-// Removes the deepest level, as if drafting had stopped before it. Returns false if there is no level.
+// Removes the deepest level of the draft, as if drafting had stopped before it. Returns false if nothing is drafted.
 bool HostRound::Part::cut_level() {
   if (depth == 0) return false;
   std::vector<int32_t>&drafted = outcome->drafted, &parents = outcome->parents;
@@ -23,8 +23,8 @@ bool HostRound::Part::cut_level() {
   return true;
 }
 
-// Initialises the parts, and reserves rows of q for each: one for the text, and one for every node that may have
-// children.
+// Initialises the state of each sequence (Part). Reserves its rows of q: one after the text, and one for every draft
+// node that may have children.
 void HostRound::begin(std::span<const RoundSlot> slots, std::span<RoundOutcome> outcomes) {
   if (parts_.size() < slots.size()) parts_.resize(slots.size());
   num_parts_ = slots.size();

@@ -36,7 +36,7 @@ class HostRound final : public RoundRunner {
     size_t level = 0;  // first node of the deepest level
     size_t q_row = 0;  // index of the part's first row in q_
     size_t num_q = 0;
-    int64_t p_row = 0;         // the part's first row in target_rows_; it has number of nodes + 1 rows
+    int64_t p_row = 0;         // first of the part's (number of nodes + 1) rows in target_rows_
     std::vector<size_t> q_of;  // by node: the row that its token was drawn from, relative to q_row
     ProcessorWalk processors;
     std::vector<int32_t> pass, pass_parents;  // the target's input: [last token, nodes…]; parents empty for a chain
@@ -60,7 +60,7 @@ class HostRound final : public RoundRunner {
   bool draft_pass(std::span<const size_t> active);
   bool draft_level(Part& part, int64_t row);
   bool draft_children(Part& part, int32_t parent, std::span<float> logits);
-  // In host_verify.cpp:
+  // Implemented in host_verify.cpp:
   void verify_all();
   void target_pass();
   void hold(Part& part);

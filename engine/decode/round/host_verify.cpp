@@ -12,7 +12,7 @@ namespace {
 
 using Applied = LogitsProcessorState::Applied;
 
-struct MaskLate {};  // thrown while one sequence is verified
+struct MaskLate {};  // thrown if the grammar's mask is not ready when a sequence is verified
 
 Error no_token_left() {
   return Error(ErrorKind::kUsage,
@@ -78,9 +78,9 @@ void HostRound::verify_sampled(Part& part) {
     const Applied applied = apply(slot.processors, node, p);
     if (applied != Applied::kDone) std::fill(p.begin(), p.end(), 0.f);
     if (applied == Applied::kNoTokenLeft) {
-      dead = true;  // only an error if this node is reached: drawing from its row then throws
+      dead = true;  // an error only if this node is accepted: drawing the next token then throws
     } else if (applied == Applied::kSpent) {
-      p[0] = 1;  // the token drawn from this row is not used
+      p[0] = 1;  // makes the row valid; end_with() replaces a token drawn from this row
       spent.push_back(node);
     } else {
       distribution(p, slot.sampling, p, ids_);

@@ -22,7 +22,7 @@ inline constexpr int32_t kNotDrafted = -2;
 
 // Tokens that are drafted but not verified yet, as the nodes of a tree, level by level. A chain has one node per level.
 struct DraftTokens {
-  bool from_text = false;                // proposed from the text itself: a chain without q
+  bool from_text = false;                // from the sequence's own text (prompt lookup): a chain without q
   int depth = 0;                         // number of levels
   std::vector<int32_t> tokens, parents;  // indexed by node; parent −1 is the text
   std::vector<size_t> q_of;              // by node: the row of q that its token was drawn from
@@ -56,9 +56,9 @@ struct RoundSlot {
   bool wants_rows = false;            // whether to set RoundOutcome::rows
 };
 
-// Returns whether a device could run this slot. The slot must want only tokens, confidences and overlaps, have no
-// logits processors, draw from Philox, and not use the coupled rule. It must not verify a draft that an earlier round
-// drew.
+// Returns whether a round on a device could run this slot. False if the slot wants log-probabilities or rows, has
+// logits processors, uses the coupled rule, does not draw with SeededRandomness, or verifies a draft that the draft
+// model made in an earlier round.
 bool wants_only_tokens(const RoundSlot& slot);
 
 struct RoundOutcome {
@@ -83,11 +83,11 @@ struct RoundOutcome {
   // round must verify, after a late mask or after the target's pass threw.
   bool mask_late = false;
   std::optional<DraftTokens> held;
-  // If wanted: the target's distribution after the text and after each node, [nodes + 1, V]; for greedy sampling, the
-  // logits. Only rows that verification reached are set. Valid until the runner's next round.
+  // Set if RoundSlot::wants_rows: the target's distribution after the text and after each node, [nodes + 1, V] (for
+  // greedy sampling, the logits). Only rows that verification reached are set. Valid until the runner's next round.
   std::span<const float> rows;
   std::vector<PositionLogprobs> logprobs;    // one per emitted token, if wanted
-  std::optional<PositionLogprobs> rejected;  // the first rejected token, if wanted
+  std::optional<PositionLogprobs> rejected;  // logprobs of the first rejected token, if wanted
 
   void clear();
 };
@@ -120,7 +120,7 @@ struct RoundSeconds {
   struct Level {
     CausalModel* drafter;
     double seconds;
-    int64_t more;  // tokens read beyond one per sequence; 0 if no sequence read more than two tokens
+    int64_t more;  // tokens that the draft read beyond one per sequence; 0 if no sequence read more than two
   };
   std::vector<Level> levels;
   double target = 0;

@@ -51,7 +51,7 @@ class CachedModel : public CausalModel {
   }
   State& find(SequenceId sequence) { return const_cast<State&>(std::as_const(*this).find(sequence)); }
 
-  // Adds to the counts of tokens that adopt() was asked for and that it found. Returns `found`.
+  // Counts the tokens that adopt() searched for in the cached blocks, and those that it found. Returns `found`.
   int64_t count_adopted(std::span<const int32_t> asked, int64_t found) {
     asked_tokens_ += static_cast<int64_t>(asked.size());
     found_tokens_ += found;

@@ -38,7 +38,7 @@ class CacheFull : public Error {
   explicit CacheFull(const std::string& what) : Error(ErrorKind::kDevice, what) {}
 };
 
-// The memory of a model's caches, and how many prompt tokens adopt() found in them.
+// The memory of a model's caches, and how many prompt tokens adopt() searched for and found in cached blocks.
 struct CacheCounts {
   int64_t budget_bytes = 0;  // 0: no limit
   int64_t held_bytes = 0;    // bytes held by open sequences
@@ -86,7 +86,8 @@ class CausalModel {
   virtual int64_t follow(SequenceId, SequenceId /*target*/) { return std::numeric_limits<int64_t>::max(); }
   // Returns the model that does the work: itself, or the model to which it forwards every call.
   virtual CausalModel& innermost() { return *this; }
-  // Returns the runner of rounds on this target's device, or null if there is none.
+  // Returns the object that runs a step's drafting and verification (a round) on this target's device, or null if there
+  // is none.
   virtual RoundRunner* rounds() { return nullptr; }
 };
 

@@ -34,7 +34,7 @@ class DecoderScorer final : public DraftScorer {
 
  private:
   const model::Decoder& decoder_;
-  std::deque<model::KvCache> caches_;  // indexed by text
+  std::deque<model::KvCache> caches_;  // one KV cache per text
 };
 
 class DecoderDraft final : public Draft {

@@ -25,7 +25,7 @@ DraftPtr load_eagle(const fs::path& directory, const model::Decoder& target, at:
   return make_draft(std::make_shared<const model::EagleHead>(model::load_eagle_head(directory, target, device, dtype)));
 }
 
-// The kinds of drafts that specdec supports.
+// A kind of draft that specdec supports.
 struct Row {
   DraftKind kind;
   DraftConfig (*config)(const fs::path& directory, const model::DecoderConfig& target);

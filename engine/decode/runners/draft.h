@@ -19,7 +19,7 @@
 
 namespace specdec::decode {
 
-// Computes a draft's distributions over existing texts, alongside the target's passes over them (teacher forcing).
+// Computes a draft's distributions at positions of existing texts (teacher forcing), alongside the target's passes.
 class DraftScorer {
  public:
   // A pass of the target over some of the texts.
@@ -31,7 +31,7 @@ class DraftScorer {
     };
     int64_t begin = 0;                           // position at which the pass begins, the same in every text
     std::span<const size_t> texts;               // indices of the texts in this pass
-    std::span<const model::SequencePart> parts;  // the target's parts
+    std::span<const model::SequencePart> parts;  // the parts of the target's pass, one per text
     std::span<const Position> wanted;
   };
   virtual ~DraftScorer() = default;

@@ -6,7 +6,7 @@
 namespace specdec::decode {
 
 DraftShape::DraftShape(std::span<const int> tree, int levels) : chain_(tree.empty()) {
-  int32_t first = -1, size = 1;  // the first node and size of the previous level; initially, the text
+  int32_t first = -1, size = 1;  // of the previous level: first node and number of nodes; before level 0, the text (−1)
   begin_.push_back(0);
   for (int level = 0; level < levels; ++level) {
     const int width = chain_ ? 1 : tree[static_cast<size_t>(level)];

@@ -16,10 +16,11 @@ class DraftShape {
   bool chain() const { return chain_; }
   int levels() const { return static_cast<int>(begin_.size()) - 1; }
   int32_t num_nodes() const { return begin_.back(); }
-  int32_t begin(int level) const { return begin_[static_cast<size_t>(level)]; }  // the level's first node
+  int32_t begin(int level) const { return begin_[static_cast<size_t>(level)]; }  // index of the level's first node
   int32_t size(int level) const { return begin(level + 1) - begin(level); }
-  int32_t width(int level) const { return size(level) / (level == 0 ? 1 : size(level - 1)); }  // children per node
-  const std::vector<int32_t>& parents() const { return parents_; }                             // by node; −1: the text
+  // Returns the number of children of each node of the previous level.
+  int32_t width(int level) const { return size(level) / (level == 0 ? 1 : size(level - 1)); }
+  const std::vector<int32_t>& parents() const { return parents_; }  // parent of each node; −1: the text
 
  private:
   bool chain_;

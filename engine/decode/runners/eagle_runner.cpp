@@ -169,14 +169,14 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
   struct HeadPass final : RoundDraft::Pass {
     HeadPass(const model::EagleHead& of, const at::Tensor& kept) : head(of), pass(of), kept_ids(kept) {}
     int64_t num_rows() const override { return pass.num_rows(); }
-    // Records which result rows of the pass belong to a sequence.
+    // Counts the sequence's rows that have logits (result rows), and records the index of the first.
     void add_results(const Reader& reader, int depth) {
       sequences.push_back(reader.sequence);
       first_result.push_back(num_results);
       num_results += depth == 0 ? 1 : reader.shape->size(depth - 1);
     }
-    // For each row, finds the result row of its parent in the previous pass. The row reads the state that this result
-    // row fed back.
+    // For each row of this pass, finds its parent's row among those with logits (result rows) of the previous pass. The
+    // row reads the state that its parent's row fed back.
     void follow(std::span<const Reader> readers, int depth, const HeadPass* pass_before) {
       before = pass_before;
       if (!before) return;
@@ -189,7 +189,7 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
                                     : first + shape.parents()[static_cast<size_t>(node)] - shape.begin(depth - 2));
       }
     }
-    // Returns whether, for every i, row i reads the state of result row i.
+    // Returns whether, for every i, row i reads the state of row i of those with logits in the previous pass.
     bool in_order() const {
       if (static_cast<int32_t>(rows.size()) != before->num_results) return false;
       for (size_t i = 0; i < rows.size(); ++i)
@@ -215,13 +215,13 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
     model::CudaHeadPass pass;
     at::Tensor kept_ids;
     std::vector<SequenceId> sequences;
-    std::vector<at::Tensor> taps;  // for the first pass, one per sequence
+    std::vector<at::Tensor> taps;  // only in the first pass: the target's states, one tensor per sequence
     const HeadPass* before = nullptr;
-    std::vector<int32_t> first_result;  // one per sequence
+    std::vector<int32_t> first_result;  // index of each sequence's first row with logits
     int32_t num_results = 0;
-    std::vector<int32_t> rows;  // for each row, the result row of `before` whose state it reads
+    std::vector<int32_t> rows;  // per row: its parent's index among the rows with logits of `before`
     size_t rows_at = 0;
-    at::Tensor fed_back;  // [results, H], set by run()
+    at::Tensor fed_back;  // [rows with logits, H], set by run()
   };
 
   const model::DecoderConfig& config() const { return head_->config.layer; }
@@ -346,7 +346,7 @@ class EagleRunner final : public CachedModel<HeadSequence>, public RoundDraft {
   }
 
   std::shared_ptr<const model::EagleHead> head_;
-  at::Tensor kept_ids_;  // undefined: the whole vocabulary
+  at::Tensor kept_ids_;  // token ids of a reduced draft vocabulary; undefined: all ids
   TapSource& target_;
   std::shared_ptr<TapReader> reader_;
   std::vector<model::SequencePart> parts_;

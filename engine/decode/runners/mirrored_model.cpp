@@ -239,7 +239,7 @@ void repeat_extend(CausalModel& model, CallReader& call, LogitRows& unread) {
   }
 }
 
-// Runs this rank's part of a round's target pass. Only rank 0 uses the logits.
+// Runs this rank's share of the target pass that verifies a round's drafted tokens. Only rank 0 uses the logits.
 void repeat_pass(RoundTarget& target, std::span<const Extension> extensions) {
   const c10::InferenceMode guard;
   const model::Decoder& decoder = target.decoder();
@@ -267,7 +267,7 @@ void repeat_round_call(CausalModel& model, int64_t kind, CallReader& call) {
   });
 }
 
-// Throws if `found` on this rank differs from rank 0's value. It is the number of a sequence or of its cached tokens.
+// Throws if `found` on this rank differs from rank 0's value: the id of a sequence, or how many tokens were cached.
 void require_same(int64_t found, int64_t expected) {
   if (found != expected)
     throw Error(ErrorKind::kInternal, "the ranks' sequences differ: " + std::to_string(found) + " here, and " +

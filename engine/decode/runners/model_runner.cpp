@@ -188,11 +188,11 @@ class ModelRunner final : public CachedModel<model::KvCache>, public TapSource, 
 
   std::shared_ptr<const model::Decoder> decoder_;
   at::Tensor kept_ids_;                      // ids that the model proposes as a draft; undefined: all
-  std::optional<model::PassGraphs> graphs_;  // created at the first round
+  std::optional<model::PassGraphs> graphs_;  // created when decoding on the GPU first needs them
   std::vector<model::SequencePart> parts_;
   std::vector<int64_t> lengths_;  // lengths of the caches before the pass
   TapStore taps_;
-  std::shared_ptr<RoundRunner> rounds_;  // refers to the members above
+  std::shared_ptr<RoundRunner> rounds_;  // refers to the members above, so it is destroyed before them
 };
 
 }  // namespace

@@ -31,7 +31,7 @@ class RoundTarget {
   // Reserves room in the caches for a pass over these extensions.
   virtual void reserve(std::span<const Extension> extensions) = 0;
   // Starts the pass over these extensions and returns its logits (CudaPass::run()). The upload must have been sent
-  // before. The pass reads tokens that drafts choose from the upload, so they need not be in `extensions`. The lengths
+  // before. The pass reads the token ids from the upload, so drafted tokens need not be in `extensions`. The lengths
   // of the caches do not change.
   virtual at::Tensor run_pass(const model::CudaPass& pass, const model::DeviceUpload& upload,
                               std::span<const Extension> extensions) = 0;
@@ -44,7 +44,7 @@ class RoundDraft {
  public:
   virtual ~RoundDraft() = default;
 
-  // One sequence that takes part in the passes of a round.
+  // One sequence in the draft passes of a round (one draft and verification of a batch).
   struct Reader {
     SequenceId sequence = -1;
     std::span<const int32_t> text;
@@ -67,17 +67,17 @@ class RoundDraft {
     virtual void run(const model::DeviceUpload& upload, const at::Tensor& out) = 0;
   };
 
-  // Returns whether a device round can run this sequence: our own kernels must support the draft's passes on this
-  // device, and the draft must have all states and caches that the round reads.
+  // Returns whether a sequence's drafting can run on this device: our own kernels must support the draft's passes
+  // there, and the draft must have all states and caches that the passes read.
   virtual bool takes(SequenceId sequence, std::span<const int32_t> text, at::Device device) = 0;
-  // Returns the number of tokens of the text that the first pass must read.
+  // Returns the number of tokens of the text that the draft has not read yet, all of which its first pass must read.
   virtual int64_t unread(SequenceId sequence, std::span<const int32_t> text) = 0;
   virtual model::KvCache& cache(SequenceId sequence) = 0;
   virtual const model::BlockPool& pool() const = 0;
-  // Creates the pass in which all `readers` read their next tokens. At depth 0 these are the unread tokens of the text;
-  // room is then reserved in the cache for them and for all nodes of the round. At depth d they are the nodes of level
-  // d − 1, whose tokens are not known yet. `before` is the pass at depth − 1. Its readers include these ones, in the
-  // same order. The passes must outlive the round.
+  // Creates the pass in which all `readers` read their next tokens. At depth 0 the next tokens are the unread tokens of
+  // the text, and the call also reserves room in the cache for them and for all nodes of the round. At depth d > 0 the
+  // next tokens are the nodes of level d − 1, whose token ids are not known yet. `before` is the pass at depth − 1; its
+  // readers include `readers`, in the same order. The passes must outlive the round.
   virtual std::unique_ptr<Pass> make_pass(std::span<const Reader> readers, int depth, Pass* before) = 0;
   // Commits to the sequence's cache the text and `nodes` (the first nodes of the shape), or only the text if the draft
   // reads hidden states. `first` is the round's first pass, and `i` the index of the sequence in it.

@@ -1,4 +1,5 @@
-// Code that the runners of decoders and of EAGLE-3 heads share: masks of trees, and room in the caches.
+// Code that the runners of decoders and of EAGLE-3 heads share: it builds tree masks, and reserves and commits slots of
+// the KV caches.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +12,17 @@
 
 namespace specdec::decode {
 
-// Sets the mask and the positions of a part whose tokens are a tree with these parents (Extension::parents). Every
-// token sees the cache, its ancestors and itself. A token's position is the cache's length plus the number of its
-// ancestors.
+// Sets the mask and the positions of a part (one sequence's tokens in a pass). The tokens are a tree with these parents
+// (Extension::parents). Every token sees the cache, its ancestors and itself. A token's position is the cache's length
+// plus the number of its ancestors.
 void set_tree(std::span<const int32_t> parents, model::SequencePart& part);
 
 // Throws CacheFull, before anything is written, if the pass may need more blocks than are available. `anew`: the pass
 // may recompute whole texts. A last block that several of the sequences share is counted once per sequence.
 void check_capacity(std::span<const model::SequencePart> parts, const model::BlockPool& pool, bool anew);
 
-// Adds one sequence's rows to a draft pass of a round (RoundDraft::make_pass()). `cache` is the sequence's cache; its
-// first slot belongs to token `skipped` of the text.
+// Adds one sequence's rows to a draft pass (RoundDraft::make_pass()). `cache` is the sequence's cache. Its slot i
+// belongs to token `skipped` + i of the text.
 template <class Pass>
 void add_reader_rows(const RoundDraft::Reader& reader, int depth, model::KvCache& cache, int64_t skipped, Pass& pass) {
   const DraftShape& shape = *reader.shape;

@@ -61,20 +61,20 @@ class TapStore {
   // lengths before the pass.
   Observation observe(std::span<const Extension> extensions);
   void keep_pass(std::span<const Extension> extensions, std::span<const int64_t> lengths);
-  // Apply the same change to the stored states as the target makes to its caches.
+  // The target calls these functions to change the stored states in the same way as its caches.
   void truncate(SequenceId sequence, int64_t length);
   void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places);
   void fork(SequenceId from, SequenceId to, int64_t length);
   void close(SequenceId sequence);
 
  private:
-  // Calls f(reader) for each registered reader that still exists.
+  // Calls f(reader) for each draft that add_reader() has registered and that still exists.
   template <class F>
   void for_each_reader(const F& f);
 
   std::mutex mutex_;  // protects readers_
   std::vector<std::weak_ptr<TapReader>> readers_;
-  std::map<int64_t, at::Tensor> seen_;  // by layer, from the current pass
+  std::map<int64_t, at::Tensor> seen_;  // hidden states by layer, from the current pass
 };
 
 }  // namespace specdec::decode

@@ -93,7 +93,7 @@ void LogitsProcessorState::take(int32_t token) {
   if (constraint_ || !rules_.bad_words.empty()) answer_.push_back(token);
 }
 
-// Undoes take(). Tokens are undone in reverse order, so an entry that becomes unused is the last in seen_.
+// Undoes take(). Tokens are undone in reverse order of taking, so an element of seen_ that is removed is its last one.
 void LogitsProcessorState::undo(int32_t token) {
   --length_;
   if (penalties_) {
@@ -155,8 +155,8 @@ MaskState LogitsProcessorState::prepare() {
   return ask([](Constraint& constraint) { return constraint.prepare(); });
 }
 
-// Asks the grammar about the current position. If it fails after tentative tokens, replaces it by a new grammar after
-// the permanent tokens.
+// Asks the grammar a question about the current position. If the grammar fails after tentative (drafted) tokens,
+// replaces it by a new grammar that has only the permanent tokens.
 MaskState LogitsProcessorState::ask(const std::function<MaskState(Constraint&)>& question) {
   if (at_ > 0 && tries_no_more_) return MaskState::kSpent;
   const MaskState state = question(*constraint_);

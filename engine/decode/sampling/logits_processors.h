@@ -41,7 +41,7 @@ struct LogitsProcessors {
   std::vector<std::pair<int32_t, float>> bias = {};  // (id, value that is added to its logit)
   std::vector<std::vector<int32_t>> bad_words = {};  // token sequences that must never be completed; none is empty
   std::vector<int32_t> allowed_ids = {};             // if not empty, no other token may follow
-  int64_t min_tokens = 0;                            // the first min_tokens tokens of the answer are none of stop_ids
+  int64_t min_tokens = 0;                            // none of the answer's first min_tokens tokens may be in stop_ids
   std::vector<int32_t> stop_ids = {};                // ids that would end the answer
   // Creates a grammar's state for each sequence. Empty: there is no grammar.
   std::function<std::unique_ptr<Constraint>()> constraint = {};

@@ -14,7 +14,7 @@ struct TokenLogprob {
   float logprob = 0;  // natural logarithm; −inf if the target's probability is 0
 };
 struct PositionLogprobs {
-  TokenLogprob token;             // the token of the text at this position
+  TokenLogprob token;             // the token that the text has at this position
   std::vector<TokenLogprob> top;  // the `count` likeliest tokens, in descending order, ties by lower id
 };
 

@@ -27,15 +27,15 @@ void SeededRandomness::set_cursors(const std::array<uint64_t, 4>& cursors) {
 }
 
 int32_t SeededRandomness::draw_at(int64_t position, std::span<const float> weights) {
-  constexpr uint64_t kFirst = 4;  // earlier streams belong to the purposes
+  constexpr uint64_t kFirst = 4;  // streams 0 to 3 belong to the four purposes, stream 4 + i to text position i
   double best = std::numeric_limits<double>::infinity();
   int32_t id = -1;
   for (size_t x = 0; x < weights.size(); ++x) {
     const double w = weights[x];
     if (!(w > 0)) continue;
     const double u = philox_uniform(seed_, kFirst + static_cast<uint64_t>(position), x);
-    // This id cannot win, because −log u >= 1 − u >= best · w. The test avoids the logarithm for most of a large
-    // vocabulary.
+    // The score of this id cannot be below `best`, because −log u >= 1 − u >= best · w. This test avoids the logarithm
+    // for most of a large vocabulary.
     if (u <= 1 - best * w) continue;
     const double score = -std::log(u) / w;
     if (score < best) best = score, id = static_cast<int32_t>(x);

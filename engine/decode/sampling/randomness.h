@@ -25,8 +25,8 @@ class Randomness {
   virtual int32_t draw_at(int64_t position, std::span<const float> weights) = 0;
 };
 
-// Draws from Philox with the request's seed. Each purpose has a stream with its own cursor; draw_at() uses one stream
-// per position, indexed by id.
+// Draws from Philox with the request's seed. Each Purpose has its own stream of random numbers and uses them in order.
+// draw_at() uses another stream for each text position, in which number i is the noise of token id i.
 class SeededRandomness final : public Randomness {
  public:
   explicit SeededRandomness(uint64_t seed);

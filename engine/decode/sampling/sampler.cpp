@@ -27,8 +27,8 @@ struct Descending {
   bool operator()(int32_t a, int32_t b) const { return values[a] > values[b] || (values[a] == values[b] && a < b); }
 };
 
-// Returns the border of the k largest values. For k up to 256 it uses a heap of k ids, so that not all V ids are
-// written. For larger k it partitions all ids.
+// Returns the k-th largest value with its id (the last that top-k keeps). For k up to 256 it uses a heap of k ids, so
+// that not all V ids are written. For larger k it partitions all ids.
 Border top_k_border(std::span<const float> values, int64_t k, std::vector<int32_t>& scratch) {
   const int32_t n = static_cast<int32_t>(values.size());
   const Descending before{values.data()};
@@ -38,7 +38,7 @@ Border top_k_border(std::span<const float> values, int64_t k, std::vector<int32_
       if (static_cast<int64_t>(scratch.size()) < k) {
         scratch.push_back(i);
         std::push_heap(scratch.begin(), scratch.end(), before);
-      } else if (values[i] > values[scratch.front()]) {  // an equal value with a higher id is beyond the border
+      } else if (values[i] > values[scratch.front()]) {  // an equal value is not kept, because its id is higher
         std::pop_heap(scratch.begin(), scratch.end(), before);
         scratch.back() = i;
         std::push_heap(scratch.begin(), scratch.end(), before);
@@ -56,9 +56,9 @@ Border top_k_border(std::span<const float> values, int64_t k, std::vector<int32_
 int bucket_of(float weight) { return static_cast<int>(std::bit_cast<uint32_t>(weight) >> 19); }
 constexpr int kBuckets = 0x7F0 + 1;  // bucket_of(1.f) + 1
 
-// Returns the border of the shortest prefix of `weights`, sorted in descending order, whose sum reaches p · total. The
-// largest weight must be 1. Sums whole buckets from the largest weights on, and sorts only the bucket in which p ·
-// total is reached.
+// Returns the last element that top-p keeps: the end of the shortest prefix of `weights`, sorted in descending order,
+// whose sum reaches p · total. The largest weight must be 1. Sums whole buckets from the largest weights on, and sorts
+// only the bucket in which p · total is reached.
 Border top_p_border(std::span<const float> weights, double p, double total, std::vector<int32_t>& scratch) {
   std::array<double, kBuckets> mass{};
   for (const float w : weights) mass[static_cast<size_t>(bucket_of(w))] += w;
@@ -74,7 +74,7 @@ Border top_p_border(std::span<const float> weights, double p, double total, std:
     taken += weights[static_cast<size_t>(id)];
     if (taken >= goal) return {weights[static_cast<size_t>(id)], id};
   }
-  // p is so close to 1 that, by rounding, the sum never reaches p · total. This border excludes nothing.
+  // p is so close to 1 that, by rounding, the sum never reaches p · total. The default Border keeps every token.
   return {};
 }
 

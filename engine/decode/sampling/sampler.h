@@ -11,11 +11,11 @@
 namespace specdec::decode {
 
 // Sets probs[V] to the distribution of `logits`[V] under `options`: softmax(logits / T), then top-k, top-p and min-p,
-// each followed by renormalisation (the order of vLLM and transformers). Top-k breaks ties at its border by the lower
-// id. Top-p keeps the smallest prefix (descending, ties by lower id) whose mass reaches p. Greedy sampling gives
-// probability 1 to the lowest arg max. `probs` may be the same memory as `logits`. A logit of −inf masks its token.
-// Takes time linear in V, unless most weights are nearly equal: top-p sorts only the weights close to its border.
-// Throws Error(kInternal) if no logit is finite or any is NaN or +inf.
+// each followed by renormalisation (the order of vLLM and transformers). If equal logits compete for the last places,
+// top-k keeps the lowest ids. Top-p keeps the smallest prefix (descending, ties by lower id) whose mass reaches p.
+// Greedy sampling gives probability 1 to the lowest arg max. `probs` may be the same memory as `logits`. A logit of
+// −inf masks its token. Takes time linear in V, unless most weights are nearly equal: top-p sorts only the weights
+// close to the smallest that it keeps. Throws Error(kInternal) if no logit is finite or any is NaN or +inf.
 void distribution(std::span<const float> logits, const SamplingOptions& options, std::span<float> probs,
                   std::vector<int32_t>& scratch);
 

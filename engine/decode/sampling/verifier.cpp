@@ -74,7 +74,7 @@ class HostRows {
     if (own[at].empty()) own[at].assign(rows[at].begin(), rows[at].end());
     return own[at].data();
   }
-  // An array of 2N + 2 values for N drafted tokens. It is on the stack if N has the usual size.
+  // An array of 2N + 2 values for N drafted tokens, inside this object for N <= kFew, else on the heap.
   template <class T>
   class Room {
    public:

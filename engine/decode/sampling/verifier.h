@@ -32,8 +32,8 @@ namespace specdec::decode {
 struct VerifyInput {
   std::span<const int32_t> drafted;       // N tokens
   std::vector<std::span<const float>> p;  // N + 1 target rows [V]: p[0] after the text, p[i + 1] after node i
-  // N draft rows [V]; empty for drafts from the text. Siblings share a row. Each sibling was drawn after its earlier
-  // siblings had been removed from the row.
+  // N draft rows [V]; empty if the tokens are from the sequence's own text. Siblings share a row. Each sibling was
+  // drawn after its earlier siblings had been removed from the row.
   std::vector<std::span<const float>> q;
   // The text position of the next token. The coupled rule calls draw_at(position + depth).
   int64_t position = 0;
@@ -52,8 +52,8 @@ VerifyResult verify_coupled(const VerifyInput& input, Randomness& randomness);
 
 VerifyResult verify(VerifyRule rule, const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch);
 
-// Returns the first child of `node` (−1 stands for the text) whose index is at least `from`, or −1 if there is none.
-// Takes time linear in N.
+// Returns the index of the first child of `node` at or after index `from`, or −1 if there is none. As an argument, −1
+// means the text before the draft. Takes time linear in N.
 int32_t next_child(const VerifyInput& input, int32_t node, int32_t from = 0);
 
 }  // namespace specdec::decode

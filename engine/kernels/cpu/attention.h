@@ -53,7 +53,7 @@ inline const T* at_slot(const Slots& side, int64_t slot, int64_t d) {
   return static_cast<const T*>(side.blocks[i / kBlockSlots]) + side.offset + static_cast<int64_t>(i % kBlockSlots) * d;
 }
 
-// Splits [begin, end) at block borders and calls f(begin, end) for each piece.
+// Splits the slots [begin, end) at multiples of kBlockSlots and calls f(begin, end) for each piece.
 template <class F>
 inline void by_block(int64_t begin, int64_t end, const F& f) {
   while (begin < end) {
@@ -63,15 +63,16 @@ inline void by_block(int64_t begin, int64_t end, const F& f) {
   }
 }
 
-// Returns the entry at which a row's sums begin. Entry i belongs to split sum i % P, so the sums begin at the first
-// visible entry rounded down to a multiple of P.
+// Returns the index in a row's list of visible keys at which its sums begin. Key i of the list is added to partial sum
+// i % P, so the sums begin at row.first rounded down to a multiple of P.
 template <int P>
 inline int64_t begin_of(const Visible& row) {
   return row.first - row.first % P;
 }
 
-// Adds entries [begin, end) of one row to its P split sums; begin is a multiple of P. Entries are processed P at a
-// time. Entries outside [row.first, end) count with weight 0, and a visible entry is read in their place.
+// Adds the values of keys [begin, end) of a row's list of visible keys, weighted by p, to P partial sums. `begin` is a
+// multiple of P, and P keys are processed at a time. Keys outside [row.first, end) count with weight 0; another key's
+// values are read in their place.
 template <int W, int C, int P, class T>
 inline void add_entries(const AttentionCall<T>& c, const Visible& row, const float* p, int64_t column, int64_t begin,
                         int64_t end, F<W> (&acc)[P][C]) {
@@ -176,8 +177,8 @@ inline void scores_of(const AttentionCall<T>& c, const float* x, int64_t ldx, in
   });
 }
 
-// Computes the raw scores of slots [begin, end) for position r and all heads, and stores them as the entries from
-// `entry` on.
+// Computes the raw scores of slots [begin, end) for position r and all heads, and stores them from index `entry` of the
+// position's scores on.
 template <int W, class T>
 inline void row_scores(const AttentionCall<T>& c, int64_t r, int64_t begin, int64_t end, int64_t entry) {
   scores_of<W>(c, c.q + r * c.ldq, c.d, c.heads, begin, end, c.scores + r * c.heads * c.slots + entry - begin, c.slots);

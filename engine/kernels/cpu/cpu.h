@@ -89,7 +89,7 @@ struct Visible {
   int64_t prefix;
   const int32_t* extra;  // slots beyond the prefix, ascending
   int64_t num_extra;
-  int64_t first = 0;  // entry where the sliding window begins
+  int64_t first = 0;  // index in the list at which the sliding window begins
 };
 
 // Keys or values of one kv head, stored in blocks of kBlockSlots slots. Slot i is row i % kBlockSlots of the matrix

@@ -34,8 +34,8 @@ void silu_mul(const float* gate, const float* up, int64_t n, float* out) {
   for (; i < n; ++i) out[i] = gate[i] / (exp<W>(broadcast<W>(-gate[i]))[0] + 1.0f) * up[i];
 }
 
-// With u = dy · (offset + weight) and the normalised y = scale · x: dx = scale · (u − y · mean(u · y)), dweight = dy ·
-// y.
+// Computes the gradients of the RMS norm. With u = dy · (offset + weight) and the normalised y = scale · x: dx = scale
+// · (u − y · mean(u · y)), dweight = dy · y.
 template <int W, class T>
 void rms_norm_grad(const NormGradCall& c, const T* weight) {
   F<W> squares = {}, products = {};

@@ -23,7 +23,7 @@ inline F<W> weight(const Packed<Bf16>* group, int64_t k, int64_t at) {
   typename Simd<W>::U pairs;
   __builtin_memcpy(&pairs, group + k / 2 * 2 * kPackOutputs + 2 * at, sizeof pairs);
   if constexpr (P == 1 && M == 3) {
-    pairs >>= 16;  // shifts, because a bit mask would occupy a register that three rows need
+    pairs >>= 16;  // two shifts, because a bit mask would need a register, and a tile of three rows has none free
 #if defined(__x86_64__)
     asm("" : "+x"(pairs));
 #endif
@@ -39,13 +39,13 @@ inline float weight_one(const Packed<Bf16>* group, int64_t width, int64_t k, int
   return widen_one(group[(k / 2 * width + at) * 2 + k % 2].value);
 }
 
-// One group of inputs (cpu.h) in a product.
+// The weights and the activations of one group of inputs (groups: cpu.h) in a product.
 template <class S>
 struct Group {
   const S* values;
-  const float* x;  // the group's inputs in the first row
+  const float* x;  // activations of the first row for the group's inputs
   int64_t inputs;
-  const char* next;  // the group after the next one, to prefetch; null: none
+  const char* next;  // the weights two groups ahead, to prefetch; null: no prefetch
 };
 
 inline constexpr bool is_wide(const Packed<float>*) { return true; }
@@ -84,7 +84,7 @@ inline void half_sums(const Group<S>& g, int64_t ldx, int64_t at, F<W> (&acc)[V]
   }
 }
 
-// Adds the sums over one group to the totals.
+// Adds a group's sums of even and of odd inputs to the totals of M rows for V vectors of outputs.
 template <int W, int V, int M>
 inline void add_sums(const F<W> (&even)[V][M], const F<W> (&odd)[V][M], float* totals) {
 #pragma GCC unroll 8

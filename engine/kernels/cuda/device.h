@@ -6,6 +6,8 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/cuda/launch.h"
@@ -85,12 +87,22 @@ __device__ void load_numbers(const T* row, int64_t at, int64_t n, float (&out)[8
   }
 }
 
-// Launches a kernel with `shared` bytes of shared_memory() and returns the error code. It calls the runtime's function
-// instead of using the <<<>>> syntax, so that a plain C++ compiler can also compile the kernels, for tests without a
-// GPU.
+// Returns whether the current device can start a kernel before the previous one has ended, as sm_90 can. With
+// SPECDEC_CUDA_OVERLAP=0 the answer is false, to find out whether this causes a fault.
+inline bool overlaps_kernels() {
+  static const char* const wish = std::getenv("SPECDEC_CUDA_OVERLAP");
+  if (wish && std::strcmp(wish, "0") == 0) return false;
+  int device = 0, major = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+}
+
+// Launches a kernel with `shared` bytes of shared_memory() and with the given launch attributes, and returns the error
+// code. It calls the runtime's function instead of using the <<<>>> syntax, so that a plain C++ compiler can also
+// compile the kernels, for tests without a GPU.
 template <class... Parameters, class... Arguments>
-int launch(Stream stream, dim3 blocks, unsigned threads, size_t shared, void (*kernel)(Parameters...),
-           Arguments... arguments) {
+int launch_with(cudaLaunchAttribute* attributes, unsigned count, Stream stream, dim3 blocks, unsigned threads,
+                size_t shared, void (*kernel)(Parameters...), Arguments... arguments) {
   constexpr unsigned kMostX = 0x7fffffffu, kMostOthers = 0xffffu;  // blocks of a grid, on all GPUs
   if (blocks.x > kMostX || blocks.y > kMostOthers || blocks.z > kMostOthers)
     return static_cast<int>(cudaErrorInvalidValue);
@@ -99,7 +111,25 @@ int launch(Stream stream, dim3 blocks, unsigned threads, size_t shared, void (*k
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared;
   config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = count;
   return static_cast<int>(cudaLaunchKernelEx(&config, kernel, arguments...));
+}
+
+// Launches a kernel that starts when the previous kernel of the stream has ended.
+template <class... Launched>
+int launch(Stream stream, Launched... launched) {
+  return launch_with(nullptr, 0, stream, launched...);
+}
+
+// Launches a kernel whose threads all call wait_for_previous_kernel() (ptx.h). Where the device can, the kernel starts
+// before the previous kernel of the stream has ended ("programmatic dependent launch").
+template <class... Launched>
+int launch_early(Stream stream, Launched... launched) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  return launch_with(&early, overlaps_kernels() ? 1 : 0, stream, launched...);
 }
 
 // Returns f(T{}) for the 16-bit element type T of `dtype`, or an error code for another dtype.

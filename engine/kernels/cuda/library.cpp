@@ -106,8 +106,7 @@ int32_t gather_rows(CudaDtype dtype, int32_t device, const void* table, const in
 
 int32_t copy(int32_t device, void* to, const void* from, int64_t bytes) {
   return on_device(device, [&](cudaStream_t stream) {
-    return static_cast<int32_t>(
-        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
+    return static_cast<int32_t>(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
   });
 }
 

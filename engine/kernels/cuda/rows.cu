@@ -1,5 +1,7 @@
 // CUDA kernels for rms_norm, silu_mul, rope and gather_rows. Memory holds fp32, bf16 or fp16, and arithmetic is fp32.
 // Results are rounded at the same points as in the reference implementation (ops_ref.cpp).
+#include <ptx.h>
+
 #include "engine/kernels/cuda/device.h"
 #include "engine/kernels/cuda/launch.h"
 
@@ -27,6 +29,7 @@ template <class T, bool kVectors>
 __global__ void __launch_bounds__(kThreads) rms_norm_rows(const T* x, const T* weight, float eps, int64_t n, T* out) {
   constexpr int kKept = 2;  // eights of a thread
   constexpr int64_t kStep = 8 * kThreads;
+  let_next_kernel_start();
   x += blockIdx.x * n;
   out += blockIdx.x * n;
   const int64_t first = 8 * static_cast<int64_t>(threadIdx.x);

@@ -98,10 +98,10 @@ __device__ void join_rows(uint32_t (&a)[2][4], const Eight& low, const Eight& hi
 // those weights that it has copied to shared memory itself.
 template <class T, int kTiles, int kGroups, bool kVectors, bool kGated>
 __global__ void __launch_bounds__(kWarps * 32, kBlocksAtOnce<kTiles, kVectors>)
-    rows_linear_tiles(const uint16_t* __restrict__ x, const uint16_t* __restrict__ weight, const T* __restrict__ bias,
+    rows_linear_tiles(const uint16_t* x, const uint16_t* __restrict__ weight, const T* __restrict__ bias,
                       const uint16_t* __restrict__ up, const T* __restrict__ up_bias, const T* residual, int all_rows,
                       int64_t n, int k, int64_t stride, const int32_t* live, T* out) {
-  if (live && *live == 0) return;
+  let_next_kernel_start();
   constexpr int kOwn = kGated ? kOutputs / 2 : kOutputs;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4,
             member = lane % 4;
@@ -145,6 +145,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocksAtOnce<kTiles, kVectors>)
             mma_m16n8k16<T>(sums[g][tile + i], a[g][half], {in[i].pairs[2 * half], in[i].pairs[2 * half + 1]});
     }
   };
+  const auto at_rest = [&] { return live && *live == 0; };
   int at = warp * kStep + 8 * member;
   if constexpr (kVectors) {
     WarpRing<sizeof(StepWeights<kGroups>)> ring;
@@ -160,6 +161,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocksAtOnce<kTiles, kVectors>)
       left -= kWarps * kStep;
     };
     ring.start(copy);
+    wait_for_previous_kernel();
+    if (at_rest()) return ring.finish();
 #pragma unroll 1
     for (; at - 8 * member < k; at += kWarps * kStep)
       add_step(at, [&](uint32_t (&a)[kGroups][2][4]) {
@@ -170,6 +173,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocksAtOnce<kTiles, kVectors>)
     ring.finish();
     __syncthreads();  // all have read their weights, and the memory is free for the parts
   } else {
+    wait_for_previous_kernel();
+    if (at_rest()) return;
     for (; at - 8 * member < k; at += kWarps * kStep)
       add_step(at, [&](uint32_t (&a)[kGroups][2][4]) {
         for (int g = 0; g < kGroups; ++g) {
@@ -189,13 +194,13 @@ int launch_groups(const RowsProduct& p, Stream stream) {
   constexpr int kOwn = kGroups * (kGated ? kOutputs / 2 : kOutputs);
   const dim3 blocks(static_cast<unsigned>((p.rows + kMost - 1) / kMost),
                     static_cast<unsigned>((p.n + kOwn - 1) / kOwn));
-  return launch(stream, blocks, kWarps * 32, kRingBytes,
-                vectors ? rows_linear_tiles<T, kTiles, kGroups, true, kGated>
-                        : rows_linear_tiles<T, kTiles, kGroups, false, kGated>,
-                static_cast<const uint16_t*>(p.x), static_cast<const uint16_t*>(p.weight),
-                static_cast<const T*>(p.bias), static_cast<const uint16_t*>(p.up), static_cast<const T*>(p.up_bias),
-                static_cast<const T*>(p.residual), static_cast<int>(p.rows), p.n, static_cast<int>(p.k), p.stride,
-                p.live, static_cast<T*>(p.out));
+  return launch_early(stream, blocks, kWarps * 32, kRingBytes,
+                      vectors ? rows_linear_tiles<T, kTiles, kGroups, true, kGated>
+                              : rows_linear_tiles<T, kTiles, kGroups, false, kGated>,
+                      static_cast<const uint16_t*>(p.x), static_cast<const uint16_t*>(p.weight),
+                      static_cast<const T*>(p.bias), static_cast<const uint16_t*>(p.up),
+                      static_cast<const T*>(p.up_bias), static_cast<const T*>(p.residual), static_cast<int>(p.rows),
+                      p.n, static_cast<int>(p.k), p.stride, p.live, static_cast<T*>(p.out));
 }
 
 // Chooses how many tiles of outputs a block has. Every choice gives the same bits. A matrix whose blocks would be fewer

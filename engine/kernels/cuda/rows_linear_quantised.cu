@@ -51,9 +51,11 @@ __device__ void add_unit(float (&sums)[kTiles][2][4], const Weights& w, Eight ne
   }
 }
 
-// Adds a warp's units of a block of a matrix, from the one of `walk` on. inputs(unit, i) are those of x.
+// Adds a warp's units of a block of a matrix, from the unit of `walk` on. inputs(unit, i) are those of x. Returns
+// false, with nothing added, if `live` is given and *live is 0 after the previous kernel has ended.
 template <class T, class Weights, int kTiles, class Inputs>
-__device__ void add_units(float (&sums)[kTiles][2][4], UnitWalk walk, int all_units, const Inputs& inputs) {
+__device__ bool add_units(float (&sums)[kTiles][2][4], UnitWalk walk, int all_units, const int32_t* live,
+                          const Inputs& inputs) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4,
             member = lane % 4;
   using Ring = WarpRing<Weights::kStageBytes>;
@@ -70,6 +72,11 @@ __device__ void add_units(float (&sums)[kTiles][2][4], UnitWalk walk, int all_un
   };
   ring.start(copy);
   read_scales(warp, Ring::kStages - 1);
+  wait_for_previous_kernel();
+  if (live && *live == 0) {
+    ring.finish();
+    return false;
+  }
 #pragma unroll 1
   for (int u = warp; u < all_units; u += kWarps) {
     const Eight first = inputs(u, 0);
@@ -79,17 +86,18 @@ __device__ void add_units(float (&sums)[kTiles][2][4], UnitWalk walk, int all_un
     read_scales(u + kWarps, Ring::kStages - 1);
   }
   ring.finish();
+  return true;
 }
 
 // A block computes kBlockOutputs outputs of up to kMost rows, as in rows_linear.cu.
 template <class T, class Weights, int kTiles, bool kVectors, bool kGated>
 __global__ void __launch_bounds__(kWarps * 32, kVectors && kTiles * Weights::kInputs <= 64 ? 3 : 2)
-    rows_linear_quantised_tiles(const uint16_t* __restrict__ x, const int32_t* __restrict__ order,
+    rows_linear_quantised_tiles(const uint16_t* x, const int32_t* __restrict__ order,
                                 const uint8_t* __restrict__ weight, const T* __restrict__ bias,
                                 const uint8_t* __restrict__ up, const T* __restrict__ up_bias, const T* residual,
                                 int all_rows, int64_t n, int k, int units, int64_t stride, const int32_t* live,
                                 T* out) {
-  if (live && *live == 0) return;
+  let_next_kernel_start();
   using Parts = float[kWarps][kTiles * kColumns][kBlockOutputs];
   static_assert(sizeof(Parts) <= kRingBytes);
   Parts& parts = *static_cast<Parts*>(shared_memory());
@@ -112,7 +120,8 @@ __global__ void __launch_bounds__(kWarps * 32, kVectors && kTiles * Weights::kIn
     if (matrix != 0) __syncthreads();  // all have read the parts of the first matrix
     float sums[kTiles][2][4] = {};
     const uint8_t* block = (matrix == 0 ? weight : up) + first * groups * group_bytes;
-    add_units<T, Weights>(sums, UnitWalk(block, outputs, units, group_bytes, warp, kWarps), all_units, inputs);
+    const UnitWalk walk(block, outputs, units, group_bytes, warp, kWarps);
+    if (!add_units<T, Weights>(sums, walk, all_units, live, inputs)) return;
     __syncthreads();  // all have read their weights, and the memory is free for the parts
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile)
@@ -146,13 +155,13 @@ int launch_tiles(const RowsProduct& p, int units, Stream stream) {
   const bool vectors = p.k % 8 == 0 && aligned_to_16(p.x) && !p.order;
   const dim3 blocks(static_cast<unsigned>((p.rows + kMost - 1) / kMost),
                     static_cast<unsigned>((p.n + kBlockOutputs - 1) / kBlockOutputs));
-  return launch(stream, blocks, kWarps * 32, kRingBytes,
-                vectors ? rows_linear_quantised_tiles<T, Weights, kTiles, true, kGated>
-                        : rows_linear_quantised_tiles<T, Weights, kTiles, false, kGated>,
-                static_cast<const uint16_t*>(p.x), p.order, static_cast<const uint8_t*>(p.weight),
-                static_cast<const T*>(p.bias), static_cast<const uint8_t*>(p.up), static_cast<const T*>(p.up_bias),
-                static_cast<const T*>(p.residual), static_cast<int>(p.rows), p.n, static_cast<int>(p.k), units,
-                p.stride, p.live, static_cast<T*>(p.out));
+  return launch_early(stream, blocks, kWarps * 32, kRingBytes,
+                      vectors ? rows_linear_quantised_tiles<T, Weights, kTiles, true, kGated>
+                              : rows_linear_quantised_tiles<T, Weights, kTiles, false, kGated>,
+                      static_cast<const uint16_t*>(p.x), p.order, static_cast<const uint8_t*>(p.weight),
+                      static_cast<const T*>(p.bias), static_cast<const uint8_t*>(p.up),
+                      static_cast<const T*>(p.up_bias), static_cast<const T*>(p.residual), static_cast<int>(p.rows),
+                      p.n, static_cast<int>(p.k), units, p.stride, p.live, static_cast<T*>(p.out));
 }
 
 template <class T, class Weights, bool kGated>

@@ -10,7 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Imitates a browser and uPlot: a frame 231 pixels high, like the lowest charts, and the position of a value in it.
+# Imitates what the script uses of a browser and of uPlot. The frame of each chart is 231 pixels high, as in the lowest
+# charts of a page.
 BROWSER = r"""
 const made = [], drawn = [], element = {clientWidth: 500}, size = text => ({width: 6.5 * text.length});
 const ctx = new Proxy({}, {

@@ -123,8 +123,8 @@ TEST(GateSummary, EveryRowSaysWhatItRestsOn) {
   EXPECT_EQ(json["schedule_figures"][1]["basis"], "predicted");
 }
 
-// Reports of earlier versions lack these keys. Their schedule counts as predicted, and nothing is known about the
-// machine.
+// Reports of earlier versions lack these keys. The rows of their schedule (the best K by batch size) count as
+// predicted, and nothing is known about the load of the machine.
 TEST(ValidationReport, ReportsOfEarlierProgramsStayReadable) {
   Json json = to_json(report(Verdict::kPass));
   for (const char* key : {"schedule_figures", "machine", "prediction_fits"}) json["speed"].erase(key);

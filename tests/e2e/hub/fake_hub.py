@@ -21,7 +21,7 @@ def git_blob_id(data):
 
 class Repository:
     def __init__(self, commits, refs, gated=False, private=False):
-        self.commits, self.refs, self.gated, self.private = commits, refs, gated, private  # commit -> {name: bytes}
+        self.commits, self.refs, self.gated, self.private = commits, refs, gated, private  # commit -> {file: bytes}
         self.tags, self.log = {}, []  # log: (branch, parent, commit, header) of each commit made through the API
 
     def commit_of(self, revision):
@@ -47,11 +47,11 @@ class FakeHub:
         self.extra_names = []  # names of files that are listed in addition to the real ones
         self.info = None  # body of /api/models/... that replaces the right one
         self.cut = []  # for the next downloads: break the connection after this many bytes
-        self.corrupt = 0  # for the next downloads: change a byte
+        self.corrupt = 0  # number of next downloads in which one byte is changed
         self.ignore_range = False
         self.stall = []  # for the next downloads: seconds to pause in the middle of the body
         self.pause = 0  # seconds before every download
-        self.extra = 0  # bytes beyond the promised size
+        self.extra = 0  # number of bytes that downloads send beyond the promised size
         self.etag = None  # etag of every file, instead of the right one
         self.size = None
         self.cdn_location = None  # where large files are redirected to instead of the CDN
@@ -138,7 +138,7 @@ class FakeHub:
             repository, revision = file[1], file[2]
         else:
             return self._reply(to, 404)
-        if repository == "org/old-name":  # renamed
+        if repository == "org/old-name":  # this repository was renamed to org/tiny
             return self._reply(to, 307, {"Location": to.path.replace("org/old-name", "org/tiny")})
         repo = self.repositories.get(repository)
         allowed = to.headers.get("Authorization") == f"Bearer {self.token}"

@@ -536,7 +536,7 @@ def check_exchange():
         )
     )
     expect(info == ["org/tiny", len(TINY), 0], "hf cache scan has no complaint")
-    # huggingface_hub downloads one file of the model, and specdec the rest.
+    # huggingface_hub downloads one file of the model, and specdec all other files.
     cache = fresh()
     python("h.hf_hub_download('org/tiny', 'config.json')")
     expect(contents(fetch("org/tiny")["directory"]) == TINY, "specdec completes what huggingface_hub began")

@@ -547,7 +547,7 @@ def check_hostile():
     lies("preupload", b"[" * 100000, 7, "preupload")
     lies("commit", {"commitOid": "../../etc"}, 7, "commitOid")
     name = lies("refs", {"branches": [{"name": "main", "targetCommit": "main"}], "tags": []}, 7, "targetCommit")
-    lies("batch", batch(lambda o: o.pop("actions")), 7, "HTTP 400")  # falsely claims to have the file already
+    lies("batch", batch(lambda o: o.pop("actions")), 7, "HTTP 400")  # the hub says that it has the file
     for bad in ("../../evil", "/etc/passwd", "a\\b", "x\n"):
         hub.clear()
         hub.extra_names = [bad]

@@ -188,6 +188,13 @@ cudaError_t cudaGetDevice(int* device) {
   *device = thread().device;
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  return call("cudaDeviceGetAttribute", [&] {
+    if (attribute != cudaDevAttrComputeCapabilityMajor) return cudaErrorNotSupported;
+    *value = 9;
+    return cudaSuccess;
+  });
+}
 cudaError_t cudaSetDevice(int device) {
   return call("cudaSetDevice", [&] {
     if (device < 0 || device >= kDevices) return cudaErrorInvalidDevice;
@@ -298,7 +305,11 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
     const uint64_t threads = uint64_t{block.x} * block.y * block.z;
     if (uint64_t{grid.x} * grid.y * grid.z == 0 || threads == 0 || threads > 1024) return cudaErrorInvalidConfiguration;
     if (config->dynamicSmemBytes > kMaxSharedBytes) return cudaErrorInvalidValue;
-    return start({{.name = found->second}}, config->stream);
+    Work work{.name = found->second};
+    for (unsigned i = 0; i < config->numAttrs; ++i)
+      work.early = work.early || (config->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization &&
+                                  config->attrs[i].val.programmaticStreamSerializationAllowed != 0);
+    return start({work}, config->stream);
   });
 }
 cudaError_t cudaMemcpyAsync(void*, const void*, size_t, cudaMemcpyKind, cudaStream_t stream) {

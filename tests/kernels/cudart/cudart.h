@@ -16,6 +16,7 @@ struct Work {
   std::string name;
   cudaStream_t stream = nullptr;
   int device = 0;
+  bool early = false;  // the kernel may start before the previous one has ended
 };
 
 // The work that devices were given since the list was cleared. Work of a stream that is captured goes to its graph.

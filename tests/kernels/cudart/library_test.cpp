@@ -111,6 +111,19 @@ void expect_no_capture(cudaStream_t stream) {
   expect_work(cudart::started(), {"rms_norm_rows"}, stream, 0);
 }
 
+// Products prefetch their weights while the previous kernel still runs. Other kernels read what that kernel writes.
+TEST(CudaLibrary, OnlyProductsStartEarly) {
+  cudart::started().clear();
+  run_all(0);
+  int64_t early = 0;
+  for (const Work& work : cudart::started()) {
+    const bool product = work.name.find("rows_linear") != std::string::npos;
+    EXPECT_EQ(work.early, product) << work.name;
+    early += work.early ? 1 : 0;
+  }
+  EXPECT_EQ(early, 2);
+}
+
 // Makes one of LibTorch's own streams current, as its users may.
 struct OtherStream {
   c10::cuda::CUDAStreamGuard guard{c10::cuda::getStreamFromPool(false, 0)};

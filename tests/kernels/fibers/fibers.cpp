@@ -28,6 +28,7 @@ namespace {
 
 constexpr size_t kStackBytes = 256 << 10;
 constexpr uint64_t kMaxThreads = 1024;
+constexpr unsigned kMaxHeight = 65535;  // the limit of a grid's y and z
 // The limit of dynamic shared memory on every GPU, unless cudaFuncAttributeMaxDynamicSharedMemorySize is set for the
 // kernel.
 constexpr size_t kMaxSharedBytes = 48 << 10;
@@ -122,6 +123,9 @@ class Grid {
     if (shape.grid.volume() == 0 || shape.block.volume() == 0) throw KernelFault("a launch without blocks or threads");
     if (shape.block.volume() > kMaxThreads)
       throw KernelFault("a block of " + std::to_string(shape.block.volume()) + " threads, at most 1024 are possible");
+    if (std::max(shape.grid.y, shape.grid.z) > kMaxHeight)
+      throw KernelFault("a grid of " + std::to_string(shape.grid.y) + " by " + std::to_string(shape.grid.z) +
+                        " rows of blocks, at most 65535 by 65535 are possible");
     if (shape.shared_bytes > kMaxSharedBytes)
       throw KernelFault(std::to_string(shape.shared_bytes) + " bytes of shared memory, at most 49152 are possible");
     fibers_.resize(shape.block.volume());

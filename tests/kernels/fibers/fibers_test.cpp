@@ -173,6 +173,7 @@ TEST(Fibers, KernelsThatBreakRulesAreNamed) {
   expect_text(fault_of([] { start({1, 32}, read_outside_of_mask); }), "reads lane 4, which is not in its mask");
   expect_text(fault_of([] { start({1, 1025}, nothing); }), "a block of 1025 threads");
   expect_text(fault_of([] { start({0, 32}, nothing); }), "a launch without blocks or threads");
+  expect_text(fault_of([] { start({{1, 1, 65536}, 32}, nothing); }), "a grid of 1 by 65536 rows of blocks");
   expect_text(fault_of([] { start({1, 32, (48 << 10) + 1}, nothing); }), "49153 bytes of shared memory");
   EXPECT_EQ(fault_of([] { start({1, 32, 48 << 10}, nothing); }), "no fault");
   expect_text(fault_of([] {

@@ -295,7 +295,7 @@ TEST(Matrix, SeveralAnswersReadTheirPromptOnce) {
 
 TEST(Matrix, ARequestThatLeavesNoTokenIsA400AndTheServerLives) {
   ToyServer server({3, VerifyRule::kToken});
-  for (int i = 0; i < 40; ++i) {  // as many device failures in a row would end the server
+  for (int i = 0; i < 40; ++i) {  // 40 device failures in a row would end the server
     const Response r = server.ask({{"prompt", "a"},
                                    {"max_tokens", 5},
                                    {"bad_words", {"a", "b", "c", "d"}},
@@ -315,7 +315,7 @@ TEST(Matrix, AnAnswerWhoseMasksCostTooMuchEndsWithAnErrorOfItsOwn) {
   options.masks.seconds = options.masks.seconds_per_mask = 0;
   ToyServer server(options);
   const Json body = {{"prompt", "a"}, {"max_tokens", 5}, {"guided_regex", "[abcd]+"}};
-  for (int i = 0; i < 40; ++i) {  // as many device failures in a row would end the server
+  for (int i = 0; i < 40; ++i) {  // 40 device failures in a row would end the server
     const Response r = server.ask(body);
     EXPECT_EQ(r.status, 400);
     EXPECT_EQ(Json::parse(r.body)["error"]["code"], "grammar_too_costly");

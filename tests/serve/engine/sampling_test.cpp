@@ -134,7 +134,7 @@ std::vector<Option> options() {
   return all;
 }
 
-// Returns the p-value of Pearson's test; cells with fewer than 5 expected counts are merged.
+// Returns the p-value of Pearson's chi-square test; answers with fewer than 5 expected counts are merged.
 double p_value_of(const std::map<Tokens, int64_t>& counts, const std::map<Tokens, double>& expected, int64_t n) {
   double statistic = 0, rest_expected = 0, rest_seen = 0;
   int cells = 0;

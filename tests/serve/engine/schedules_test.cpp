@@ -270,7 +270,7 @@ class Schedule {
     engine_.target.before_pass = [this, room](std::span<const Extension> extensions) {
       int64_t tokens = 0;
       for (const Extension& e : extensions) tokens += static_cast<int64_t>(e.tokens.size());
-      // When the cache is full, a step of a single sequence drafts fewer levels, which would change a text without a
+      // When the cache is full, a step of a single sequence drafts fewer tokens, which would change a text without a
       // seed.
       const bool step_of_one = engine_.watched.in_a_step() && extensions.size() == 1;
       const bool may_fail = step_of_one ? !steady_ && tokens > 1 : engine_.target.open_sequences() > 1;

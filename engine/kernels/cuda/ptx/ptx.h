@@ -26,6 +26,22 @@ __device__ T* global_memory(uint64_t address) {
   return static_cast<T*>(__cvta_global_to_generic(address));
 }
 
+// A kernel that was launched by launch_early() may run while the kernel before it in the stream still runs. This waits
+// until that kernel has ended and its writes are visible. Before it, a kernel may read only what no kernel writes.
+// Every thread calls it, also one that then returns at once: so a kernel ends after all kernels before it.
+inline __device__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+}
+
+// Allows the next kernel of the stream to start if launch_early() launches it, once all blocks have called this.
+inline __device__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
+
 // Begins to copy 16 bytes from global memory to shared memory, both aligned to 16 bytes, without keeping them in the
 // first-level cache. Without `reads`, zeros are written and `from` is not read. The bytes are there once
 // wait_for_copies() has returned to this thread, and for the other lanes of its warp after a __syncwarp().

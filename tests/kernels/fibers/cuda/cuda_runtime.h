@@ -2,6 +2,7 @@
 // the names that the kernels of engine/kernels/cuda use.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -184,19 +185,47 @@ inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
 using cudaStream_t = struct CUstream_st*;
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    int programmaticStreamSerializationAllowed;
+  } val;
+};
+enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor = 75 };
+inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return *value = 9, cudaSuccess; }
 struct cudaLaunchConfig_t {
   dim3 gridDim = {}, blockDim = {};
   size_t dynamicSmemBytes = 0;
   cudaStream_t stream = nullptr;
+  cudaLaunchAttribute* attrs = nullptr;
+  unsigned numAttrs = 0;
 };
+
+namespace specdec::fibers {
+
+// Whether the running thread has waited for the kernel before its own (wait_for_previous_kernel() in ptx.h).
+inline bool& waited() {
+  static std::array<bool, 1024> all;
+  return all[thread_index().x];
+}
+
+}  // namespace specdec::fibers
+
+// A kernel that may start early must wait for the previous one in every thread: otherwise it could end before that one,
+// and the kernel after it would start too early.
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
   if (config->stream != specdec::fibers::stream())
     specdec::fibers::fault("a launch on another stream than the caller's");
   const auto start = [&](Parameters... converted) {
-    specdec::fibers::launch({config->gridDim, config->blockDim, config->dynamicSmemBytes},
-                            [&] { kernel(converted...); });
+    specdec::fibers::launch({config->gridDim, config->blockDim, config->dynamicSmemBytes}, [&] {
+      specdec::fibers::waited() = config->numAttrs == 0;
+      kernel(converted...);
+      if (!specdec::fibers::waited()) specdec::fibers::fault("a thread does not wait for the previous kernel");
+    });
   };
   start(std::forward<Arguments>(arguments)...);
   return cudaSuccess;

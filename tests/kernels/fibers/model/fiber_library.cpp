@@ -24,7 +24,19 @@ int32_t memory(int32_t, int64_t* free_bytes, int64_t* total_bytes) {
   return 0;
 }
 const char* error_text(int32_t) { return "refused"; }
-int32_t no_work(int32_t) { return 0; }
+
+// Copies that were started and are not done. Each thread has a stream of its own.
+std::vector<std::function<void()>>& late_copies() {
+  thread_local std::vector<std::function<void()>> copies;
+  return copies;
+}
+void finish_copies() {
+  for (const auto& copy : std::exchange(late_copies(), {})) copy();
+}
+int32_t synchronize(int32_t) {
+  finish_copies();
+  return 0;
+}
 
 using Graph = std::vector<std::function<int32_t()>>;
 // The graph that is being captured, or null.
@@ -33,9 +45,12 @@ std::unique_ptr<Graph>& capture() {
   return graph;
 }
 int32_t run(std::function<int32_t()> call) {
-  if (!capture()) return call();
-  capture()->push_back(std::move(call));
-  return 0;
+  if (capture()) {
+    capture()->push_back(std::move(call));
+    return 0;
+  }
+  finish_copies();
+  return call();
 }
 int32_t begin_capture(int32_t) {
   capture() = std::make_unique<Graph>();
@@ -48,6 +63,7 @@ int32_t end_capture(int32_t, void** graph) {
 }
 int32_t launch_graph(int32_t, void* graph) {
   ++graph_counts().launched;
+  finish_copies();
   for (const auto& call : *static_cast<Graph*>(graph))
     if (const int32_t code = call()) return code;
   return 0;
@@ -73,8 +89,14 @@ int32_t gather_rows(CudaDtype dtype, int32_t, const void* table, const int32_t* 
   return run([=] { return cuda::launch_gather_rows(dtype, table, ids, rows, n, out, stream()); });
 }
 int32_t copy(int32_t, void* to, const void* from, int64_t bytes) {
+  const auto start = [=] { std::memcpy(to, from, static_cast<size_t>(bytes)); };
+  if (!capture()) {
+    ++graph_counts().copies;
+    late_copies().push_back(start);
+    return 0;
+  }
   return run([=] {
-    std::memcpy(to, from, static_cast<size_t>(bytes));
+    start();
     return 0;
   });
 }
@@ -92,7 +114,7 @@ int32_t wide_product(CudaDtype dtype, int32_t, const RowsProduct* product, void*
   return run([=, product = *product] { return cuda::launch_rows_product(dtype, product, fibers::stream()); });
 }
 int32_t dequantise(CudaDtype dtype, int32_t, const DequantisedMatrix* matrix) {
-  return cuda::launch_dequantise(dtype, *matrix, stream());
+  return run([=, matrix = *matrix] { return cuda::launch_dequantise(dtype, matrix, stream()); });
 }
 int32_t prepare_heads(CudaDtype dtype, int32_t, const PagedPass* pass, const PagedHeads* heads) {
   return run([=, pass = *pass, heads = *heads] { return cuda::launch_prepare_heads(dtype, pass, heads, stream()); });
@@ -128,7 +150,7 @@ const CudaLibrary& fiber_library() {
                                       .describe = describe,
                                       .memory = memory,
                                       .error_text = error_text,
-                                      .synchronize = no_work,
+                                      .synchronize = synchronize,
                                       .rms_norm = rms_norm,
                                       .silu_mul = silu_mul,
                                       .rope = rope,
