@@ -18,16 +18,11 @@ namespace {
 // The numbers of rows of graphs. A decoding pass has few rows per sequence, and kernels multiply eight rows as fast as
 // one.
 constexpr int64_t kRows[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, PassGraphs::kMaxRows};
-// Memory for the sums of all splits of a pass. For an 8B model it suffices for 1,000 splits: 64 sequences of 2,000
-// tokens.
-constexpr int64_t kSumBytes = int64_t{64} << 20;
+// Memory for the sums of all splits of a pass. For an 8B model it suffices for 64 sequences of 2,000 tokens, which have
+// 1,024 splits.
+constexpr int64_t kSumBytes = int64_t{96} << 20;
 // After this many failed captures, no more are tried on the device.
 constexpr int kMostRefusals = 3;
-
-int64_t most_parts(const DecoderConfig& config) {
-  const int64_t bytes = static_cast<int64_t>(sizeof(float)) * CudaRows::part_values(config, 1);
-  return std::max(PassGraphs::kMaxRows, kSumBytes / bytes);
-}
 
 std::atomic<int64_t> all_captures = 0;
 
@@ -90,6 +85,11 @@ void PassGraphs::drop_oldest() {
 bool PassGraphs::takes(const CudaRows& rows) const {
   return refusals_ < kMostRefusals && rows.num_rows() > 0 && rows.num_rows() <= kMaxRows &&
          rows.paged().num_parts() <= parts_;
+}
+
+int64_t PassGraphs::most_parts(const DecoderConfig& config) {
+  const int64_t bytes = static_cast<int64_t>(sizeof(float)) * CudaRows::part_values(config, 1);
+  return std::max(kMaxRows, kSumBytes / bytes);
 }
 
 int64_t PassGraphs::captures() { return all_captures; }

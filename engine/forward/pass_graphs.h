@@ -46,6 +46,8 @@ class PassGraphs {
   static int64_t captures();
   // Returns the bytes of the memory that the graphs of such a decoder share; `dtype` is that of the embeddings.
   static int64_t bytes(const DecoderConfig& config, at::ScalarType dtype);
+  // Returns how many splits of tiles (PagedRows::num_parts) a pass of such a decoder may have.
+  static int64_t most_parts(const DecoderConfig& config);
 
  private:
   // A graph serves the passes with the same rows, tiles, splits, may_rest (CudaRows) and observed layers.

@@ -74,6 +74,19 @@ __device__ Eight load(const uint16_t* row, int64_t at, int64_t n) {
   return out;
 }
 
+// Loads the numbers [at, at + 8) of a row of n, widened; those beyond n are zero. kVectors as above.
+template <bool kVectors, class T>
+__device__ void load_numbers(const T* row, int64_t at, int64_t n, float (&out)[8]) {
+  if constexpr (sizeof(T) == 2) {
+    const Eight all = load<kVectors>(reinterpret_cast<const uint16_t*>(row), at, n);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] = widen(number_of_bits<T>(static_cast<unsigned short>(all[i])));
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] = at + i < n ? widen(row[at + i]) : 0.0f;
+  }
+}
+
 // Returns whether the current device can start a kernel before the previous one has ended, as sm_90 can. With
 // SPECDEC_CUDA_OVERLAP=0 the answer is false, to find out whether this causes a fault.
 inline bool overlaps_kernels() {
@@ -90,6 +103,9 @@ inline bool overlaps_kernels() {
 template <class... Parameters, class... Arguments>
 int launch_with(cudaLaunchAttribute* attributes, unsigned count, Stream stream, dim3 blocks, unsigned threads,
                 size_t shared, void (*kernel)(Parameters...), Arguments... arguments) {
+  constexpr unsigned kMostX = 0x7fffffffu, kMostOthers = 0xffffu;  // blocks of a grid, on all GPUs
+  if (blocks.x > kMostX || blocks.y > kMostOthers || blocks.z > kMostOthers)
+    return static_cast<int>(cudaErrorInvalidValue);
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = dim3(threads);

@@ -18,7 +18,8 @@ namespace specdec::kernels::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kKeys = 16;  // keys that a warp reads at a time
+constexpr int kMostSplits = 32;  // of a tile (kPagedSplits)
+constexpr int kKeys = 16;        // keys that a warp reads at a time
 constexpr unsigned kAll = 0xffffffffu;
 constexpr int kThreads = 256;  // threads per block of the kernel that writes keys and values
 
@@ -122,6 +123,21 @@ __device__ void add_keys(Sums<kChunks>& sums, const Queries<kChunks>& queries, c
                          int d) {
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, member = lane % 4;
   const int row = slot % kPagedSlots;
+  // The values of the four keys that this lane's part of the operand covers. Those of narrow heads are on their way
+  // while the scores are computed.
+  constexpr bool kEarly = kChunks <= 2;
+  Eight early[kEarly ? kChunks : 1][4];
+  const auto read_values = [&](int c, Eight(&v)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int key = 2 * member + i % 2 + i / 2 * 8;
+      v[i] = load<true>(values + static_cast<int64_t>(row + key) * d, 64 * c + 8 * group, slot + key < slots ? d : 0);
+    }
+  };
+  if constexpr (kEarly) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) read_values(c, early[c]);
+  }
   float scores[2][4] = {};
   [[maybe_unused]] constexpr int kUnrolled = Queries<kChunks>::kKept ? 2 * kChunks : 1;  // 1 saves registers
 #pragma unroll kUnrolled
@@ -167,12 +183,9 @@ __device__ void add_keys(Sums<kChunks>& sums, const Queries<kChunks>& queries, c
                                pair_of<T>(scores[1][0], scores[1][1]), pair_of<T>(scores[1][2], scores[1][3])};
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
-    Eight v[4];  // values of the four keys that this lane's part of the operand covers
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int key = 2 * member + i % 2 + i / 2 * 8;
-      v[i] = load<true>(values + static_cast<int64_t>(row + key) * d, 64 * c + 8 * group, slot + key < slots ? d : 0);
-    }
+    Eight late[4];
+    if constexpr (!kEarly) read_values(c, late);
+    const Eight(&v)[4] = kEarly ? early[kEarly ? c : 0] : late;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       float (&value)[4] = sums.values[c][i];
@@ -190,13 +203,14 @@ struct SplitMemory {
   float merged[kPagedQueries][kChunks * 64];
 };
 
-// Computes attention over one split of the keys. There is one block per split, kv head and tile.
+// Computes attention over one split of the keys. There is one block per split, kv head and tile. Tiles are neighbours
+// in the grid, so that those of one sequence read a split's keys and values from memory once.
 template <class T, int kChunks>
 __global__ void __launch_bounds__(kWarps * 32, 1) attend_split(PagedPass pass, PagedLayer layer) {
   if (pass.live && *pass.live == 0) return;
   auto& [most, totals, merged] = *static_cast<SplitMemory<kChunks>*>(shared_memory());
-  const PagedTile tile = pass.tiles[blockIdx.z];
-  const int kv_head = static_cast<int>(blockIdx.y), begin = static_cast<int>(blockIdx.x) * tile.split;
+  const PagedTile tile = pass.tiles[blockIdx.x];
+  const int kv_head = static_cast<int>(blockIdx.y), begin = static_cast<int>(blockIdx.z) * tile.split;
   const int end = min(begin + tile.split, tile.slots);
   if (begin >= end) return;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4,
@@ -217,11 +231,23 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_split(PagedPass pass, P
   int from = begin;
   if (layer.window > 0) from = max(begin, (first.slot - 63 - layer.window) / kKeys * kKeys);
   Sums<kChunks> sums;
-  for (int slot = begin + warp * kKeys; slot < end; slot += kWarps * kKeys) {
-    if (slot + kKeys <= from) continue;
-    const int block = slot / kPagedSlots;
-    add_keys<T>(sums, queries, seen, layer, side_of(pass, layer.layer, 0, kv_head, first.table, block),
-                side_of(pass, layer.layer, 1, kv_head, first.table, block), slot, tile.slots, pass.d);
+  const auto add = [&](int slot, const uint16_t* keys, const uint16_t* values) {
+    if (slot + kKeys <= from) return;
+    add_keys<T>(sums, queries, seen, layer, keys, values, slot, tile.slots, pass.d);
+  };
+  static_assert(kWarps * kKeys == kPagedSlots);  // so every step has a cache block of its own
+  if constexpr (kChunks <= 2) {
+    const uint64_t* blocks = pass.blocks + first.table + begin / kPagedSlots;
+    uint64_t next = *blocks;
+    for (int slot = begin + warp * kKeys; slot < end; slot += kPagedSlots) {
+      const uint64_t block = next;
+      if (slot + kPagedSlots < end) next = *++blocks;  // a step ahead of its use
+      add(slot, side_in(pass, layer.layer, 0, kv_head, block), side_in(pass, layer.layer, 1, kv_head, block));
+    }
+  } else {  // there are no registers for it
+    for (int slot = begin + warp * kKeys; slot < end; slot += kPagedSlots)
+      add(slot, side_of(pass, layer.layer, 0, kv_head, first.table, slot / kPagedSlots),
+          side_of(pass, layer.layer, 1, kv_head, first.table, slot / kPagedSlots));
   }
   for (int h = 0; h < 2; ++h) {
     const float total = quad_sum(sums.total[h]);
@@ -249,7 +275,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_split(PagedPass pass, P
     }
     __syncthreads();
   }
-  float* part = part_of(pass, tile, kv_head, blockIdx.x);
+  float* part = part_of(pass, tile, kv_head, blockIdx.z);
   for (int i = static_cast<int>(threadIdx.x); i < tile.queries * pass.d; i += kWarps * 32)
     part[i] = merged[i / pass.d][i % pass.d];
   for (int query = static_cast<int>(threadIdx.x); query < tile.queries; query += kWarps * 32) {
@@ -261,24 +287,37 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_split(PagedPass pass, P
   }
 }
 
+// What each warp of a merge keeps of the splits of its query: the sums of weights, and their factors.
+struct MergeMemory {
+  float totals[kWarps][kMostSplits], factors[kWarps][kMostSplits];
+};
+
 // Merges the splits of each query. There is one block per query, kv head and tile.
 template <class T>
 __global__ void __launch_bounds__(kWarps * 32) merge_splits(PagedPass pass, T* __restrict__ out) {
-  const PagedTile tile = pass.tiles[blockIdx.z];
-  const int query = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y);
+  const PagedTile tile = pass.tiles[blockIdx.x / kPagedQueries];
+  const int query = static_cast<int>(blockIdx.x % kPagedQueries), kv_head = static_cast<int>(blockIdx.y);
   if (query >= tile.queries) return;
-  const int splits = (tile.slots + tile.split - 1) / tile.split, times = pass.heads / pass.kv_heads;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32,
+            splits = (tile.slots + tile.split - 1) / tile.split, times = pass.heads / pass.kv_heads;
   const int64_t row = tile.row + (tile.first + query) / times, head = kv_head * times + (tile.first + query) % times;
-  const auto state = [&](int split, int i) {
-    return part_of(pass, tile, kv_head, split)[kPagedQueries * pass.d + 2 * query + i];
-  };
-  float largest = -INFINITY, total = 0;
-  for (int split = 0; split < splits; ++split) largest = fmaxf(largest, state(split, 0));
-  for (int split = 0; split < splits; ++split) total += state(split, 1) * weight_of(state(split, 0), largest);
+  auto& memory = *static_cast<MergeMemory*>(shared_memory());
+  float (&totals)[kMostSplits] = memory.totals[warp], (&factors)[kMostSplits] = memory.factors[warp];
+  float most = -INFINITY, largest = -INFINITY;
+  if (lane < splits) {
+    const float* state = part_of(pass, tile, kv_head, lane) + kPagedQueries * pass.d + 2 * query;
+    most = largest = state[0], totals[lane] = state[1];
+  }
+  for (int offset = 16; offset > 0; offset /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, offset));
+  if (lane < splits) factors[lane] = weight_of(most, largest);
+  __syncwarp();
+  float total = 0;
+  for (int split = 0; split < splits; ++split) total += totals[split] * factors[split];
   for (int at = static_cast<int>(threadIdx.x); at < pass.d; at += kWarps * 32) {
     float sum = 0;
+#pragma unroll 8
     for (int split = 0; split < splits; ++split)
-      sum += part_of(pass, tile, kv_head, split)[query * pass.d + at] * weight_of(state(split, 0), largest);
+      sum += part_of(pass, tile, kv_head, split)[query * pass.d + at] * factors[split];
     out[(row * pass.heads + head) * pass.d + at] = narrow<T>(sum / total);
   }
 }
@@ -287,7 +326,8 @@ __global__ void __launch_bounds__(kWarps * 32) merge_splits(PagedPass pass, T* _
 
 int launch_paged_attention(CudaDtype dtype, const PagedPass& pass, const PagedLayer& layer, Stream stream) {
   if (pass.num_rows == 0) return 0;
-  if (pass.d % 8 != 0 || pass.d > kMaxPagedHead || pass.heads % pass.kv_heads != 0)
+  if (pass.d % 8 != 0 || pass.d > kMaxPagedHead || pass.heads % pass.kv_heads != 0 || pass.num_splits > kMostSplits ||
+      pass.num_tiles > INT32_MAX / kPagedQueries)
     return static_cast<int>(cudaErrorInvalidValue);
   return with_16_bits(dtype, [&](auto type) {
     using T = decltype(type);
@@ -299,7 +339,7 @@ int launch_paged_attention(CudaDtype dtype, const PagedPass& pass, const PagedLa
         return code;
     }
     const auto size = [](int32_t n) { return static_cast<unsigned>(n); };
-    const dim3 blocks(size(pass.num_splits), size(pass.kv_heads), size(pass.num_tiles));
+    const dim3 blocks(size(pass.num_tiles), size(pass.kv_heads), size(pass.num_splits));
     const auto attend = [&](auto chunks) {
       return launch(stream, blocks, kWarps * 32, sizeof(SplitMemory<chunks>), attend_split<T, chunks>, pass, layer);
     };
@@ -307,8 +347,8 @@ int launch_paged_attention(CudaDtype dtype, const PagedPass& pass, const PagedLa
                      : pass.d <= 128 ? attend(std::integral_constant<int, 2>{})
                                      : attend(std::integral_constant<int, 4>{});
     if (code != 0) return code;
-    return launch(stream, dim3(kPagedQueries, size(pass.kv_heads), size(pass.num_tiles)), kWarps * 32, 0,
-                  merge_splits<T>, pass, static_cast<T*>(layer.out));
+    return launch(stream, dim3(size(pass.num_tiles * kPagedQueries), size(pass.kv_heads)), kWarps * 32,
+                  sizeof(MergeMemory), merge_splits<T>, pass, static_cast<T*>(layer.out));
   });
 }
 

@@ -23,17 +23,60 @@ __device__ float block_sum(float x) {
   return total;
 }
 
-template <class T>
-__global__ void rms_norm_rows(const T* x, const T* weight, float eps, int64_t n, T* out) {
+// A thread adds the squares of eight neighbouring numbers at a time (prepare_heads.cu does so, too). The first ones
+// and their weights are all on their way at once; numbers of wider rows are read again after the sum.
+template <class T, bool kVectors>
+__global__ void __launch_bounds__(kThreads) rms_norm_rows(const T* x, const T* weight, float eps, int64_t n, T* out) {
+  constexpr int kKept = 2;  // eights of a thread
+  constexpr int64_t kStep = 8 * kThreads;
   let_next_kernel_start();
   x += blockIdx.x * n;
   out += blockIdx.x * n;
+  const int64_t first = 8 * static_cast<int64_t>(threadIdx.x);
+  float numbers[kKept][8], weights[kKept][8];
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    load_numbers<kVectors>(x, first + j * kStep, n, numbers[j]);
+    load_numbers<kVectors>(weight, first + j * kStep, n, weights[j]);
+  }
   float squares = 0;
-  for (int64_t i = threadIdx.x; i < n; i += kThreads) squares += widen(x[i]) * widen(x[i]);
+  const auto add = [&](const float (&some)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) squares += some[i] * some[i];
+  };
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) add(numbers[j]);
+  for (int64_t at = first + kKept * kStep; at < n; at += kStep) {
+    float some[8];
+    load_numbers<kVectors>(x, at, n, some);
+    add(some);
+  }
   const float scale = rsqrtf(block_sum(squares) / static_cast<float>(n) + eps);
-  for (int64_t i = threadIdx.x; i < n; i += kThreads) {
-    const T normed = narrow<T>(widen(x[i]) * scale);
-    out[i] = narrow<T>(widen(normed) * widen(weight[i]));
+  const auto write = [&](int64_t at, const float (&some)[8], const float (&factors)[8]) {
+    T results[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const T normed = narrow<T>(some[i] * scale);
+      results[i] = narrow<T>(widen(normed) * factors[i]);
+    }
+    if constexpr (kVectors) {
+      uint32_t pairs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) pairs[i] = bits(results[2 * i]) | bits(results[2 * i + 1]) << 16;
+      if (at < n) *reinterpret_cast<uint4*>(out + at) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        if (at + i < n) out[at + i] = results[i];
+    }
+  };
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) write(first + j * kStep, numbers[j], weights[j]);
+  for (int64_t at = first + kKept * kStep; at < n; at += kStep) {
+    float some[8], factors[8];
+    load_numbers<kVectors>(x, at, n, some);
+    load_numbers<kVectors>(weight, at, n, factors);
+    write(at, some, factors);
   }
 }
 
@@ -72,7 +115,12 @@ int launch_rms_norm(CudaDtype dtype, const void* x, const void* weight, float ep
   if (rows == 0) return 0;
   return with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    return launch(stream, dim3(static_cast<unsigned>(rows)), kThreads, 0, rms_norm_rows<T>, static_cast<const T*>(x),
+    auto* kernel = rms_norm_rows<T, false>;
+    if constexpr (sizeof(T) == 2) {
+      const auto aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
+      if (n % 8 == 0 && aligned(x) && aligned(weight) && aligned(out)) kernel = rms_norm_rows<T, true>;
+    }
+    return launch(stream, dim3(static_cast<unsigned>(rows)), kThreads, 0, kernel, static_cast<const T*>(x),
                   static_cast<const T*>(weight), eps, n, static_cast<T*>(out));
   });
 }

@@ -189,6 +189,21 @@ TEST(PagedAttention, NoBarrierCanBeLeftOut) {
   expect_barriers_are_needed(2, [&] { return attend(shape, {{&sequence, 99, causal_mask(1)}}); });
 }
 
+// A grid has at most 65,535 blocks in its second and third dimension.
+TEST(PagedAttention, WhatDoesNotFitAGridIsRefused) {
+  kernels::PagedPass pass = {};
+  pass.num_rows = pass.num_tiles = pass.num_splits = 1, pass.d = 8, pass.heads = pass.kv_heads = 1 << 16;
+  const int32_t rests = 0;
+  pass.live = &rests;
+  kernels::PagedLayer layer = {};
+  const auto code = [&] { return cuda::launch_paged_attention(CudaDtype::kHalf, pass, layer, nullptr); };
+  EXPECT_NE(code(), 0) << "heads";
+  pass.heads = pass.kv_heads = 1, pass.num_splits = static_cast<int32_t>(kernels::kPagedSplits) + 1;
+  EXPECT_NE(code(), 0) << "splits";
+  pass.num_splits = 1, pass.num_tiles = 1 << 27;
+  EXPECT_NE(code(), 0) << "tiles";
+}
+
 TEST(PagedRows, WhatCannotBeIsRefused) {
   PagedRows rows(4, 2);
   void* block = nullptr;

@@ -90,7 +90,7 @@ void expect_twin(const Case& one) {
 
 TEST(Rows, RmsNormEqualsItsTwin) {
   for (const CudaDtype dtype : kDtypes)
-    for (const size_t n : {1, 3, 31, 32, 33, 255, 256, 257, 1000})
+    for (const size_t n : {1, 3, 31, 32, 33, 255, 256, 257, 1000, 4096, 4104, 4101})
       for (const size_t rows : {1, 3}) expect_twin(rms_norm_case(dtype, rows, n));
 }
 

@@ -19,6 +19,13 @@ inline __device__ void* shared_memory() {
   return specdec_shared_memory;
 }
 
+// Returns a pointer to global memory. The compiler would not know where a mere number points to, and choose slower
+// instructions.
+template <class T>
+__device__ T* global_memory(uint64_t address) {
+  return static_cast<T*>(__cvta_global_to_generic(address));
+}
+
 // A kernel that was launched by launch_early() may run while the kernel before it in the stream still runs. This waits
 // until that kernel has ended and its writes are visible. Before it, a kernel may read only what no kernel writes.
 // Every thread calls it, also one that then returns at once: so a kernel ends after all kernels before it.

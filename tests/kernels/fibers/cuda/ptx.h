@@ -13,6 +13,10 @@
 namespace specdec::kernels::cuda {
 
 inline void* shared_memory() { return fibers::dynamic_shared(); }
+template <class T>
+T* global_memory(uint64_t address) {
+  return reinterpret_cast<T*>(address);
+}
 
 // On fibers each kernel ends before the next one starts.
 inline void wait_for_previous_kernel() { fibers::waited() = true; }
