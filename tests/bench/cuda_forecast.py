@@ -16,11 +16,13 @@ GPUS = {"H100": (3.35e12, 5.5e12, 0.99e15), "H200": (4.8e12, 5.5e12, 0.99e15)}
 COPY, CORES = 0.90, 0.40  # fractions of the memory bandwidth and of the tensor operations that our kernels reach
 WIDE_CORES = 0.60  # fraction of the tensor operations that cuBLASLt reaches, in passes of more than NARROW rows
 NARROW = 64
-# Seconds per layer in addition to reading weights and caches: gaps between nine kernels, two norms, the preparation of
-# heads, the start and the end of attention, its merge, and the time until the loads of each of the four products are
-# all in flight. The numbers are estimates from the kernels' machine code.
+# Seconds per layer in addition to reading weights and caches. These are estimates from the kernels' machine code: a
+# round trip to memory takes 0.6 to 0.8 µs. Five of the nine kernels start when the previous one has ended. The four
+# products start before, fetch their first weights, and only read their input rows after the previous kernel. Two norms
+# make two round trips each and add over the block. The preparation of heads and the start and the end of attention make
+# two each, and its merge two. Loads of a product are all in flight after 0.4 µs.
 GAP = 1e-6
-LAYER = 9 * GAP + 5.6e-6 + 1.8e-6 + 2.8e-6 + 2.2e-6 + 5.6e-6
+LAYER = 5 * GAP + 4 * 0.4e-6 + 2 * 1.7e-6 + 1.4e-6 + 2.0e-6 + 1.6e-6 + 4 * 0.4e-6
 # Seconds in which one block of 1,024 threads reads or rewrites a row of 128,256 numbers in the L2 cache: 5.7 µs to read
 # it (64 bytes a clock), 9 to read and write it; a sum in fixed point takes 9, because a multiprocessor converts 16
 # numbers a clock to or from 64 bits, and the exponential of every element 17. Sampling a token finds the largest logit,

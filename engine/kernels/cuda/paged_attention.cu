@@ -295,6 +295,7 @@ struct MergeMemory {
 // Merges the splits of each query. There is one block per query, kv head and tile.
 template <class T>
 __global__ void __launch_bounds__(kWarps * 32) merge_splits(PagedPass pass, T* __restrict__ out) {
+  let_next_kernel_start();
   const PagedTile tile = pass.tiles[blockIdx.x / kPagedQueries];
   const int query = static_cast<int>(blockIdx.x % kPagedQueries), kv_head = static_cast<int>(blockIdx.y);
   if (query >= tile.queries) return;

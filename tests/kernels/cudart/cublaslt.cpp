@@ -1,6 +1,6 @@
-// Stands in for cuBLASLt in tests of engine/kernels/cuda/nvidia/wide_product.cpp. It multiplies on the host, by the definition
-// in cuBLASLt's documentation: D = op(A) op(B) + beta · C + bias, where matrices are stored by columns and the bias is
-// added to each column. It refuses what these tests do not need.
+// Stands in for cuBLASLt in tests of engine/kernels/cuda/nvidia/wide_product.cpp. It multiplies on the host, by the
+// definition in cuBLASLt's documentation: D = op(A) op(B) + beta · C + bias, where matrices are stored by columns and
+// the bias is added to each column. It refuses what these tests do not need.
 #include "tests/kernels/cudart/cublaslt.h"
 
 #include <cublasLt.h>

@@ -1,4 +1,5 @@
-// Runs engine/kernels/cuda/nvidia/wide_product.cpp over a stub of cuBLASLt, and compares the products with their definition.
+// Runs engine/kernels/cuda/nvidia/wide_product.cpp over a stub of cuBLASLt, and compares the products with their
+// definition.
 #include <gtest/gtest.h>
 
 #include <cmath>
