@@ -14,6 +14,7 @@ fails, hangs or aborts loses only its own results. The parts, in their order:
   graphs      passes that run as CUDA graphs, compared with the same passes without graphs
   rounds      a target of 8B with a draft that agrees as often as a trained one, compared with plain decoding
   steps       the passes of which rounds consist: 8B at batch 1, 16 and 64, drafts of 1B in bf16 and int8
+  apart       graphs and passes again, while no kernel starts before the previous one has ended
   kernels     products of matrices, and sampling of rows under top-k and top-p
   compiled    PyTorch: a compiled loop of the same 8B shape (peers.py)
   assisted    transformers: assisted generation of the same 8B shape (peers.py)
@@ -226,6 +227,7 @@ DOCTOR = Part("doctor", 60, doctor, read_doctor)
 GRAPHS = Part("graphs", 40, tests("Graphs.*"))
 ROUNDS = Part("rounds", 90, tests("Speed.Rounds"))
 STEPS = Part("steps", 60, tests("Speed.Steps"))
+APART = Part("apart", 40, tests("Graphs.*:Speed.Steps"), SPECDEC_CUDA_OVERLAP="0")
 KERNELS = Part("kernels", 40, tests("Speed.Products*:Speed.WideProducts:Speed.SamplingOfRows"))
 COMPILED = Part("compiled", 70, peer("compiled"))
 ASSISTED = Part("assisted", 50, peer("assisted"))
@@ -243,7 +245,7 @@ PAIR = Part("pair", 80, pair, read_pair)
 PASSES = Part("passes", 40, tests("Passes.*"))
 TWINS = Part("twins", 90, tests("Kernels.*"))
 
-FIRST = [DEVICE, DOCTOR, GRAPHS, ROUNDS, STEPS, KERNELS, COMPILED, ASSISTED, HEAD, NCU, MEMCHECK, RACECHECK]
+FIRST = [DEVICE, DOCTOR, GRAPHS, ROUNDS, STEPS, APART, KERNELS, COMPILED, ASSISTED, HEAD, NCU, MEMCHECK, RACECHECK]
 SECOND = [DEVICE, ROUNDS, STEPS, KERNELS, GREEDY, PAIR, PASSES, TWINS]
 ALL = [*FIRST, SYNCCHECK, ANSWERS, PAIR, PASSES, TWINS]
 LONGER = 10  # factor on the time limits if neither --first nor --second is given
