@@ -72,7 +72,7 @@ bool CudaKernels::launch_wide(const kernels::RowsProduct& call) const {
 // Computes a product with CudaLibrary::wide_product. Returns false if the library does not support the product; the
 // contents of `out` are then undefined.
 bool CudaKernels::multiply_wide(const Product& p, kernels::RowsProduct call) const {
-  if (call.packing != kernels::Packing::kPlain) return false;
+  if (call.packing != kernels::Packing::kPlain || call.rows > kernels::kMaxProductRows) return false;
   if (!p.up) return launch_wide(call);
   if (call.stride != call.n || call.residual) return false;  // silu_mul() takes matrices without gaps
   if (!second_.defined() || second_.numel() < call.rows * call.n)

@@ -42,6 +42,8 @@ struct RowsProduct {
   // [k], optional, only for weights quantised by group: for each input of the packed matrix, its index in x.
   const int32_t* order;
   const int32_t* live;  // if given and *live is 0, the product may be skipped (see PagedPass::live)
+  // true: the kernel before this one may have written the weights, so they are not read before it has ended.
+  bool new_weights = false;
 };
 inline constexpr int64_t kUnitInputs = 32;  // inputs per unit (see kernels/quantised_matrix.h)
 

@@ -87,11 +87,23 @@ __device__ void load_numbers(const T* row, int64_t at, int64_t n, float (&out)[8
   }
 }
 
+// Returns whether a kernel has been compiled for a GPU that can start it early. Code for older ones, which a new GPU
+// runs, too, does not wait for the previous kernel.
+constexpr bool is_compiled_to_wait() {
+#ifdef __CUDA_ARCH_LIST__
+  for (const int architecture : {__CUDA_ARCH_LIST__})
+    if (architecture >= 900) return true;
+  return false;
+#else
+  return true;
+#endif
+}
+
 // Returns whether the current device can start a kernel before the previous one has ended, as sm_90 can. With
 // SPECDEC_CUDA_OVERLAP=0 the answer is false, to find out whether this causes a fault.
 inline bool overlaps_kernels() {
   static const char* const wish = std::getenv("SPECDEC_CUDA_OVERLAP");
-  if (wish && std::strcmp(wish, "0") == 0) return false;
+  if (!is_compiled_to_wait() || (wish && std::strcmp(wish, "0") == 0)) return false;
   int device = 0, major = 0;
   return cudaGetDevice(&device) == cudaSuccess &&
          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
@@ -122,14 +134,14 @@ int launch(Stream stream, Launched... launched) {
   return launch_with(nullptr, 0, stream, launched...);
 }
 
-// Launches a kernel whose threads all call wait_for_previous_kernel() (ptx.h). Where the device can, the kernel starts
-// before the previous kernel of the stream has ended ("programmatic dependent launch").
+// Launches a kernel whose threads all call wait_for_previous_kernel() (ptx.h). If it is allowed and the device can, the
+// kernel starts before the previous kernel of the stream has ended ("programmatic dependent launch").
 template <class... Launched>
-int launch_early(Stream stream, Launched... launched) {
+int launch_early(Stream stream, bool allowed, Launched... launched) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
-  return launch_with(&early, overlaps_kernels() ? 1 : 0, stream, launched...);
+  return launch_with(&early, allowed && overlaps_kernels() ? 1 : 0, stream, launched...);
 }
 
 // Returns f(T{}) for the 16-bit element type T of `dtype`, or an error code for another dtype.

@@ -156,7 +156,8 @@ void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bia
                                  .packing = packing_of(weight),
                                  .group = group_size_of(weight),
                                  .order = nullptr,
-                                 .live = nullptr};
+                                 .live = nullptr,
+                                 .new_weights = true};
     check(cuda_library().rows_product(dtype_of(x), x.get_device(), &product), "linear");
   });
 }

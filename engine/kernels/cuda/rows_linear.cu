@@ -194,7 +194,7 @@ int launch_groups(const RowsProduct& p, Stream stream) {
   constexpr int kOwn = kGroups * (kGated ? kOutputs / 2 : kOutputs);
   const dim3 blocks(static_cast<unsigned>((p.rows + kMost - 1) / kMost),
                     static_cast<unsigned>((p.n + kOwn - 1) / kOwn));
-  return launch_early(stream, blocks, kWarps * 32, kRingBytes,
+  return launch_early(stream, !p.new_weights, blocks, kWarps * 32, kRingBytes,
                       vectors ? rows_linear_tiles<T, kTiles, kGroups, true, kGated>
                               : rows_linear_tiles<T, kTiles, kGroups, false, kGated>,
                       static_cast<const uint16_t*>(p.x), static_cast<const uint16_t*>(p.weight),

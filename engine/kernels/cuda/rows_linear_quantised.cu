@@ -155,7 +155,7 @@ int launch_tiles(const RowsProduct& p, int units, Stream stream) {
   const bool vectors = p.k % 8 == 0 && aligned_to_16(p.x) && !p.order;
   const dim3 blocks(static_cast<unsigned>((p.rows + kMost - 1) / kMost),
                     static_cast<unsigned>((p.n + kBlockOutputs - 1) / kBlockOutputs));
-  return launch_early(stream, blocks, kWarps * 32, kRingBytes,
+  return launch_early(stream, !p.new_weights, blocks, kWarps * 32, kRingBytes,
                       vectors ? rows_linear_quantised_tiles<T, Weights, kTiles, true, kGated>
                               : rows_linear_quantised_tiles<T, Weights, kTiles, false, kGated>,
                       static_cast<const uint16_t*>(p.x), p.order, static_cast<const uint8_t*>(p.weight),

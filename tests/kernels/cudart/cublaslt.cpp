@@ -124,6 +124,11 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t what, const void* value,
                                                     size_t bytes) {
   if (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) return CUBLAS_STATUS_SUCCESS;
+  if (what == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) {
+    if (bytes != sizeof counts().reductions) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(&counts().reductions, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+  }
   uint32_t alignment = 0;
   if (bytes != sizeof alignment) return CUBLAS_STATUS_INVALID_VALUE;
   std::memcpy(&alignment, value, bytes);
@@ -152,7 +157,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
   const bool turned = own.a == CUBLAS_OP_T;
   const uint64_t k = turned ? la.rows : la.cols;
   if ((turned ? la.cols : la.rows) != ld.rows || lb.rows != k || lb.cols != ld.cols || lc.rows != ld.rows ||
-      lc.cols != ld.cols)
+      lc.cols != ld.cols || (c == d && c_layout != d_layout))
     return CUBLAS_STATUS_INVALID_VALUE;
   const float scale = *static_cast<const float*>(alpha), kept = *static_cast<const float*>(beta);
   counts().stream = stream;

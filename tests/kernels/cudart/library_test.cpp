@@ -122,6 +122,13 @@ TEST(CudaLibrary, OnlyProductsStartEarly) {
     early += work.early ? 1 : 0;
   }
   EXPECT_EQ(early, 2);
+  // The kernel before a product may have written its weights.
+  const RowsProduct fresh = {
+      .rows = 1, .n = 8, .k = 8, .x = memory, .weight = memory, .out = memory, .new_weights = true};
+  cudart::started().clear();
+  EXPECT_EQ(library().rows_product(CudaDtype::kBFloat16, 0, &fresh), 0);
+  ASSERT_EQ(cudart::started().size(), 1u);
+  EXPECT_FALSE(cudart::started()[0].early);
 }
 
 // Makes one of LibTorch's own streams current, as its users may.

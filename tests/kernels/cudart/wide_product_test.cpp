@@ -1,5 +1,6 @@
 // Runs engine/kernels/cuda/nvidia/wide_product.cpp over a stub of cuBLASLt, and compares the products with their
 // definition.
+#include <cublasLt.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -75,6 +76,7 @@ TEST(WideProduct, EqualsItsDefinition) {
           if (added) p.residual = residual.memory.data();
           ASSERT_EQ(multiply(dtype, p), 0);
           EXPECT_EQ(counts().stream, stream());
+          EXPECT_EQ(counts().reductions, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});  // sums in fp32
           for (int64_t r = 0; r < kRows; ++r) {
             for (int64_t o = 0; o < kOutputs; ++o) {
               float sum = 0;

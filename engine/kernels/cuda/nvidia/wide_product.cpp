@@ -60,13 +60,20 @@ const Library& library() {
   return one;
 }
 
-// Returns the largest power of two, at most 256, that divides all the addresses, the matrices' own and those of rows.
+uintptr_t address(const void* at) { return reinterpret_cast<uintptr_t>(at); }
+
+// Returns the largest power of two, at most 256, that divides all the addresses of which `bits` is the union.
+uint32_t alignment_of(uintptr_t bits) { return static_cast<uint32_t>((bits | 256) & (~(bits | 256) + 1)); }
+
+// Returns the alignment of all matrices of a product and of all their rows.
 uint32_t alignment_of(const RowsProduct& p) {
-  const auto address = [](const void* at) { return reinterpret_cast<uintptr_t>(at); };
-  const uintptr_t all = address(p.x) | address(p.weight) | address(p.out) | address(p.residual) | address(p.bias) |
-                        static_cast<uintptr_t>(2 * p.k) | static_cast<uintptr_t>(2 * p.stride) | 256;
-  return static_cast<uint32_t>(all & (~all + 1));
+  const int64_t rows = 2 * (p.k | p.stride | (p.residual ? p.n : 0));  // the distances of rows in bytes
+  return alignment_of(address(p.x) | address(p.weight) | address(p.out) | address(p.residual) |
+                      static_cast<uintptr_t>(rows));
 }
+
+// Returns whether the product is added to the matrix that `out` holds.
+bool adds_in_place(const RowsProduct& p) { return p.residual == p.out && p.stride == p.n; }
 
 // What cuBLASLt needs to know of products of one shape, and the algorithm that it chose. cuBLASLt has columns where
 // this project has rows: out is [n, rows] there, with columns of `stride` numbers, and weight [k, n] is transposed.
@@ -98,6 +105,8 @@ struct Plan {
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
+  // Returns the layout of the matrix that is added to the product. It must be that of `out` if both are one matrix.
+  cublasLtMatrixLayout_t added(const RowsProduct& p) const { return p.residual && !adds_in_place(p) ? residual : out; }
   bool set_bias(const void* bias) { return set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias); }
 
  private:
@@ -113,13 +122,15 @@ struct Plan {
       return lt.set_preference(preference, what, &value, sizeof value) == CUBLAS_STATUS_SUCCESS;
     };
     const uint32_t alignment = alignment_of(p);
-    bool good = prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes));
+    // Without this mask, partial sums of a divided k may be rounded to 16 bits before they are added.
+    bool good = prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes)) &&
+                prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     for (const auto what : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
       good = good && prefer(what, alignment);
     int found = 0;
-    good = good && lt.choose(handle, operation, weight, x, p.residual ? residual : out, out, preference, 1, &chosen,
-                             &found) == CUBLAS_STATUS_SUCCESS;
+    good = good && lt.choose(handle, operation, weight, x, added(p), out, preference, 1, &chosen, &found) ==
+                       CUBLAS_STATUS_SUCCESS;
     lt.free_preference(preference);
     return good && found > 0 && chosen.state == CUBLAS_STATUS_SUCCESS;
   }
@@ -128,13 +139,18 @@ struct Plan {
 // The plans of one device.
 struct Plans {
   cublasLtHandle_t handle = nullptr;
-  using Shape = std::tuple<CudaDtype, int64_t, int64_t, int64_t, int64_t, bool, bool, uint32_t, int64_t>;
+  bool failed = false;  // no handle could be made
+  // The dtype; rows, n, k and stride; the alignment of the bias, 0 without one; what is added (0 nothing, 1 a matrix of
+  // its own, 2 `out`); the alignment of the matrices; the size of the workspace.
+  using Shape = std::tuple<CudaDtype, int64_t, int64_t, int64_t, int64_t, uint32_t, int, uint32_t, int64_t>;
   std::map<Shape, std::unique_ptr<Plan>> plans;
 
   Plan* find(CudaDtype dtype, const RowsProduct& p, int64_t workspace_bytes) {
-    if (!handle && library().create(&handle) != CUBLAS_STATUS_SUCCESS) return nullptr;
-    std::unique_ptr<Plan>& plan = plans[{dtype, p.rows, p.n, p.k, p.stride, p.bias != nullptr, p.residual != nullptr,
-                                         alignment_of(p), workspace_bytes}];
+    failed = failed || (!handle && library().create(&handle) != CUBLAS_STATUS_SUCCESS);
+    if (failed) return nullptr;
+    std::unique_ptr<Plan>& plan =
+        plans[{dtype, p.rows, p.n, p.k, p.stride, p.bias ? alignment_of(address(p.bias)) : 0,
+               p.residual ? (adds_in_place(p) ? 2 : 1) : 0, alignment_of(p), workspace_bytes}];
     if (!plan) plan = std::make_unique<Plan>(handle, dtype, p, workspace_bytes);
     return plan->usable ? plan.get() : nullptr;
   }
@@ -154,8 +170,8 @@ int launch_wide_product(CudaDtype dtype, int32_t device, const RowsProduct& p, v
   const float one = 1, beta = p.residual ? 1 : 0;
   const cublasStatus_t status =
       library().matmul(devices[device].handle, plan->operation, &one, p.weight, plan->weight, p.x, plan->x, &beta,
-                       p.residual ? p.residual : p.out, p.residual ? plan->residual : plan->out, p.out, plan->out,
-                       &plan->chosen.algo, workspace, static_cast<size_t>(bytes), stream);
+                       p.residual ? p.residual : p.out, plan->added(p), p.out, plan->out, &plan->chosen.algo, workspace,
+                       static_cast<size_t>(bytes), stream);
   if (status == CUBLAS_STATUS_SUCCESS) return 0;
   const cudaError_t code = cudaGetLastError();
   return code == cudaSuccess ? kNotSupported : static_cast<int>(code);
