@@ -177,6 +177,9 @@ struct CudaLibrary {
   // a c10d::Backend* that the caller owns, or null with the reason in error[error_bytes].
   void* (*nccl_group)(void* store, int32_t rank, int32_t ranks, int64_t timeout_ms, char* error, int64_t error_bytes);
 };
+// The one function that the shared library exports. It returns the table.
+using CudaLibraryFunction = const CudaLibrary* (*)();
+inline constexpr const char* kCudaLibrarySymbol = "specdec_cuda_library";
 inline constexpr int32_t kCudaLibraryVersion = 11;
 inline constexpr int32_t kCudaException = -1;
 inline constexpr int32_t kNotSupported = -2;

@@ -9,9 +9,6 @@ struct CUstream_st;
 
 namespace specdec::kernels {
 
-using CudaLibraryFunction = const CudaLibrary* (*)();
-inline constexpr const char* kCudaLibrarySymbol = "specdec_cuda_library";
-
 namespace cuda {
 using Stream = CUstream_st*;
 int launch_rms_norm(CudaDtype dtype, const void* x, const void* weight, float eps, int64_t rows, int64_t n, void* out,

@@ -48,6 +48,12 @@ void spoil_largest(void* array, int64_t first, int64_t count) {
   numbers[most] ^= 0x0040u;
 }
 
+// Spoils a result of a product and returns `code`.
+int32_t spoil(int32_t code, const kernels::RowsProduct& product) {
+  spoil_largest(product.out, (product.rows - 1) * product.stride, product.n);
+  return code;
+}
+
 // A library in which the kernel named `kernel` spoils one of its results.
 struct Spoiled {
   const char* kernel;
@@ -83,15 +89,11 @@ std::vector<Spoiled> spoiled_libraries() {
     return code;
   };
   add("rows_product").rows_product = [](CudaDtype dtype, int32_t device, const kernels::RowsProduct* product) {
-    const int32_t code = fiber_library().rows_product(dtype, device, product);
-    spoil_largest(product->out, (product->rows - 1) * product->stride, product->n);
-    return code;
+    return spoil(fiber_library().rows_product(dtype, device, product), *product);
   };
   add("wide_product").wide_product = [](CudaDtype dtype, int32_t device, const kernels::RowsProduct* product,
                                         void* workspace) {
-    const int32_t code = fiber_library().wide_product(dtype, device, product, workspace);
-    spoil_largest(product->out, (product->rows - 1) * product->stride, product->n);
-    return code;
+    return spoil(fiber_library().wide_product(dtype, device, product, workspace), *product);
   };
   add("dequantise").dequantise = [](CudaDtype dtype, int32_t device, const kernels::DequantisedMatrix* matrix) {
     const int32_t code = fiber_library().dequantise(dtype, device, matrix);

@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "engine/kernels/cuda.h"
-#include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda_errors.h"
 #include "engine/kernels/quantised_matrix.h"
 #include "engine/kernels/tensor_data.h"
