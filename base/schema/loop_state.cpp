@@ -33,13 +33,13 @@ void visit_fields(Fields& f, LoopInputs& inputs) {
   f("logs", inputs.logs);
 }
 
-void visit_fields(Fields& f, LoopState::Stage& stage) {
+void visit_fields(Fields& f, LoopStage& stage) {
   f("seconds", stage.seconds, kSeconds);
   f("output", stage.output);
   visit_result(f, stage.result);
 }
 
-void visit_fields(Fields& f, LoopState::Stop& stop) {
+void visit_fields(Fields& f, LoopStop& stop) {
   f("stage", stop.stage);
   f("exit_code", stop.exit_code);
   f("seconds", stop.seconds, kSeconds);

@@ -25,28 +25,30 @@ struct LoopInputs {
 };
 void visit_fields(Fields& f, LoopInputs& inputs);
 
+// A stage of a run that succeeded.
+struct LoopStage {
+  double seconds = 0;
+  std::string output;
+  Json result = nullptr;  // the JSON that the stage printed, null if it printed none
+};
+// The stage that stopped a run.
+struct LoopStop {
+  std::string stage;
+  int exit_code = 0;
+  double seconds = 0;
+  Json result = nullptr;
+  std::string reason, change;  // why it stopped, and what to change (cli/loop/advice.h)
+  bool ran = true;             // false: not started, because its outcome was known before
+};
 struct LoopState {
   static constexpr int kVersion = 1;
-  struct Stage {  // a stage that succeeded
-    double seconds = 0;
-    std::string output;
-    Json result = nullptr;  // the stage's JSON, null if it gave none
-  };
-  struct Stop {  // the stage that stopped the run
-    std::string stage;
-    int exit_code = 0;
-    double seconds = 0;
-    Json result = nullptr;
-    std::string reason, change;  // why, and what to change (cli/loop/advice.h)
-    bool ran = true;             // false if the stage was not started, because its end was certain
-  };
   ResultHead head;  // the verdict is "running" until the run ends
   LoopInputs inputs;
   std::string key;
   std::optional<int64_t> started_unix, ended_unix;
-  std::optional<std::map<std::string, Stage>> stages;  // none: no run was started
-  std::map<std::string, std::string> begun;            // the key of each stage that began; empty in earlier versions
-  std::optional<Stop> stopped;
+  std::optional<std::map<std::string, LoopStage>> stages;  // none: no run was started
+  std::map<std::string, std::string> begun;  // the key of each stage that began; empty in earlier versions
+  std::optional<LoopStop> stopped;
   std::string reason;  // why no run was started
 };
 void visit_fields(Fields& f, LoopState& state);

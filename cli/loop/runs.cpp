@@ -117,7 +117,7 @@ StageEnd stage_end(const std::string& stage, int exit_code, double seconds, cons
 }
 
 void RunState::stopped(const StageEnd& end, int64_t now, const std::string& reason, const std::string& change) {
-  state_.stopped = LoopState::Stop{end.stage, end.exit_code, end.seconds, end.result, reason, change, end.ran};
+  state_.stopped = LoopStop{end.stage, end.exit_code, end.seconds, end.result, reason, change, end.ran};
   state_.head.seconds += end.seconds;
   finish(end.stage + " failed", now);
 }

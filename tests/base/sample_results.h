@@ -30,7 +30,7 @@ inline LoopState sample_loop() {
   s.started_unix = 1795262400, s.ended_unix = 1795262500;
   s.stages = {{"data", {2.5, "runs/k/data/index.json", {{"verdict", "done"}}}}, {"distill", {9, "draft", nullptr}}};
   s.begun = {{"data", "d"}, {"distill", "t"}, {"validate", "v"}};
-  s.stopped = LoopState::Stop{"validate", 3, 1, {{"verdict", "fail"}}, "acceptance 0.5", "[distill] epochs = 4", false};
+  s.stopped = LoopStop{"validate", 3, 1, {{"verdict", "fail"}}, "acceptance 0.5", "[distill] epochs = 4", false};
   return s;
 }
 
