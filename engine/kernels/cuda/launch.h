@@ -1,6 +1,5 @@
-// Declares the functions that launch the kernels of libspecdec_cuda.so on a given stream, and the library's one
-// exported function. This header does not include ATen, so nvcc compiles it in seconds. Streams are cudaStream_t;
-// results are cudaError_t.
+// Declares the functions that launch the kernels of libspecdec_cuda.so on a given stream. This header does not include
+// ATen, so nvcc compiles it in seconds. Streams are cudaStream_t; results are cudaError_t.
 #pragma once
 
 #include "engine/kernels/cuda.h"
