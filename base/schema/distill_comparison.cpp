@@ -29,12 +29,7 @@ void visit_fields(Fields& f, ComparisonReport& r) {
          "The kinds of drafts that `distill --compare` trained, by predicted speed-up (comparison.json).");
   f.schema("distill_comparison", ComparisonReport::kVersion);
   visit_verdict(f, r.verdict, {Verdict::kFaster, Verdict::kNotWorthIt});
-  f("started", r.started);
-  f("seconds", r.seconds);
-  f("tool_version", r.tool_version);
-  f.json("inputs", r.inputs);
-  f("reason", r.reason);
-  f.json("options", r.options);
+  visit_head(f, r);
   f("drafts", r.drafts, {64, true});
   f({"level", "Of all intervals."}, r.level);
   f(if_any("engine"), r.engine);

@@ -30,15 +30,10 @@ struct ComparedDraft {
 };
 void visit_fields(Fields& f, ComparedDraft& draft);
 
-struct ComparisonReport {
+struct ComparisonReport : DistillHead {
   static constexpr int kVersion = 1;
   Verdict verdict = Verdict::kNotWorthIt;  // kFaster or kNotWorthIt
-  std::string started;
-  double seconds = 0;
-  std::string tool_version = kToolVersion;
-  std::string reason;
-  Json inputs = Json::object(), options = Json::object();
-  std::vector<ComparedDraft> drafts;  // the fastest first
+  std::vector<ComparedDraft> drafts;       // the fastest first
   double level = 0.95;
   std::optional<std::string> engine;  // the engine that the costs are of; none = this one
   std::string next, next_reason;      // next: "" if no command is suggested

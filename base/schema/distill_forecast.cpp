@@ -65,12 +65,7 @@ void visit_fields(Fields& f, ForecastReport& r) {
   f.schema("distill_forecast", ForecastReport::kVersion);
   using enum Verdict;
   visit_verdict(f, r.verdict, {kImproved, kNoSignificantGain, kNotWorthIt, kInconclusive});
-  f("started", r.started);
-  f("seconds", r.seconds);
-  f("tool_version", r.tool_version);
-  f.json("inputs", r.inputs);
-  f("reason", r.reason);
-  f.json("options", r.options);
+  visit_head(f, r);
   f("samples", r.samples, {4096, true});
   f({"before", "Acceptance of the draft before training."}, r.before);
   f("conversations", r.conversations, kAnyCount);

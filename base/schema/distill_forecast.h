@@ -48,14 +48,9 @@ struct ForecastSpeed {
   std::optional<DistillFigure> break_even_tokens = {};
 };
 
-struct ForecastReport {
+struct ForecastReport : DistillHead {
   static constexpr int kVersion = 1;
   Verdict verdict = Verdict::kInconclusive;
-  std::string started;
-  double seconds = 0;
-  std::string tool_version = kToolVersion;
-  std::string reason;
-  Json inputs = Json::object(), options = Json::object();
   std::vector<ForecastSample> samples;
   std::optional<double> before;  // acceptance of the draft before training
   int64_t conversations = 0;

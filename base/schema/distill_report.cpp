@@ -128,18 +128,22 @@ void visit_fields(Fields& f, DraftOutput& draft) {
   f("id", draft.id);
 }
 
+void visit_head(Fields& f, DistillHead& head) {
+  f("started", head.started);
+  f("seconds", head.seconds);
+  f("tool_version", head.tool_version);
+  f.json("inputs", head.inputs);
+  f("reason", head.reason);
+  f.json("options", head.options);
+}
+
 void visit_fields(Fields& f, DistillReport& r) {
   f.type("DistillResult",
          "The outcome of a training run (result.json). Acceptance is measured where the target has weights, else cross "
          "entropy.");
   f.schema("distill", DistillReport::kVersion);
   visit_verdict(f, r.verdict, {Verdict::kImproved, Verdict::kNoSignificantGain, Verdict::kInconclusive});
-  f("started", r.started);
-  f("seconds", r.seconds);
-  f("tool_version", r.tool_version);
-  f.json("inputs", r.inputs);
-  f("reason", r.reason);
-  f.json("options", r.options);
+  visit_head(f, r);
   f.json("data", r.data);
   visit_scores(f, r.scores);
   f(if_any("training"), r.training);

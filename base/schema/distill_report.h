@@ -82,14 +82,20 @@ struct DraftOutput {
   std::string path, id;
 };
 
-struct DistillReport {
-  static constexpr int kVersion = 1;
-  Verdict verdict = Verdict::kInconclusive;  // kImproved, kNoSignificantGain or kInconclusive
+// The fields after the verdict with which the reports of a run, of a forecast and of a comparison begin.
+struct DistillHead {
   std::string started;
   double seconds = 0;
   std::string tool_version = kToolVersion;
   std::string reason;
-  Json inputs = Json::object(), options = Json::object(), data = Json::object();
+  Json inputs = Json::object(), options = Json::object();
+};
+void visit_head(Fields& f, DistillHead& head);
+
+struct DistillReport : DistillHead {
+  static constexpr int kVersion = 1;
+  Verdict verdict = Verdict::kInconclusive;  // kImproved, kNoSignificantGain or kInconclusive
+  Json data = Json::object();
   std::optional<DistillScores> scores;  // the fields "acceptance" or "cross_entropy"; none if nothing was trained
   std::optional<DistillTraining> training;
   std::optional<DistillCost> cost;  // absent in results of earlier versions

@@ -41,13 +41,12 @@ struct StudyStart {
   const Clock& clock;
   const Json& options;
   const Json& inputs;
-  // Sets start, duration until now, options and inputs of a ForecastReport or a ComparisonReport.
-  template <class Report>
-  void end(Report& report) const {
-    report.started = started;
-    report.seconds = clock.seconds() - begin;
-    report.options = options;
-    report.inputs = inputs;
+  // Sets start, duration until now, options and inputs of a report.
+  void end(DistillHead& head) const {
+    head.started = started;
+    head.seconds = clock.seconds() - begin;
+    head.options = options;
+    head.inputs = inputs;
   }
 };
 // Locks the study's folder and calls `work`, which returns the result. If the study is finished with the same options
