@@ -167,6 +167,45 @@ void from_q6_k(const Byte* bytes, size_t blocks, float* out) {
   }
 }
 
+void put_fp16(float value, Byte* bytes) {
+  const uint16_t code = float_to_fp16(value);
+  std::memcpy(bytes, &code, 2);
+}
+
+// Returns 1/d, or 0 if that is not finite. Then d is so small that it is 0 in fp16, and the block holds zeros whatever
+// the values q are. (gguf-py converts infinite numbers to integers, which has no defined result.)
+float inverse(float d) {
+  const float inverse = 1.0f / d;
+  return std::isfinite(inverse) ? inverse : 0.0f;
+}
+
+// d = max |x| / 127, q = x / d rounded to the nearest integer, halves away from zero.
+void to_q8_0(const float* values, size_t blocks, Byte* out) {
+  for (size_t b = 0; b < blocks; ++b, values += 32, out += 34) {
+    float most = 0;
+    for (size_t i = 0; i < 32; ++i) most = std::max(most, std::fabs(values[i]));
+    const float d = most / 127.0f, factor = inverse(d);
+    put_fp16(d, out);
+    for (size_t i = 0; i < 32; ++i) out[2 + i] = static_cast<Byte>(static_cast<int8_t>(std::round(values[i] * factor)));
+  }
+}
+
+// d = x / −8 for the first x with the largest |x|, q = x / d + 8.5 rounded down, at most 15.
+void to_q4_0(const float* values, size_t blocks, Byte* out) {
+  for (size_t b = 0; b < blocks; ++b, values += 32, out += 18) {
+    float most = values[0];
+    for (size_t i = 1; i < 32; ++i)
+      if (std::fabs(values[i]) > std::fabs(most)) most = values[i];
+    const float d = most / -8.0f, factor = inverse(d);
+    put_fp16(d, out);
+    const auto code = [&](float x) {
+      const float scaled = x * factor;
+      return std::min(static_cast<int>(scaled + 8.5f), 15);
+    };
+    for (size_t i = 0; i < 16; ++i) out[2 + i] = static_cast<Byte>(code(values[i]) | code(values[i + 16]) << 4);
+  }
+}
+
 [[noreturn]] void refuse_type(const TensorType& type, const char* action) {
   throw Error(ErrorKind::kInternal, std::string(action) + ": the type " + type.name + " or the sizes of the buffers");
 }
@@ -187,18 +226,62 @@ void dequantise(const TensorType& type, std::span<const std::byte> bytes, std::s
   if (blocks == 0) return;
   const auto* from = reinterpret_cast<const Byte*>(bytes.data());
   switch (type.id) {
-    case 0: return void(std::memcpy(out.data(), from, bytes.size()));
-    case 1: return from_f16(from, blocks, out.data());
-    case 2: return from_q4_0(from, blocks, out.data());
-    case 3: return from_q4_1(from, blocks, out.data());
-    case 6: return from_q5_0(from, blocks, out.data());
-    case 7: return from_q5_1(from, blocks, out.data());
-    case 8: return from_q8_0(from, blocks, out.data());
-    case 12: return from_q4_k(from, blocks, out.data());
-    case 13: return from_q5_k(from, blocks, out.data());
-    case 14: return from_q6_k(from, blocks, out.data());
-    case 30: return from_bf16(from, blocks, out.data());
-    default: refuse_type(type, "dequantise");
+    case 0:
+      return void(std::memcpy(out.data(), from, bytes.size()));
+    case 1:
+      return from_f16(from, blocks, out.data());
+    case 2:
+      return from_q4_0(from, blocks, out.data());
+    case 3:
+      return from_q4_1(from, blocks, out.data());
+    case 6:
+      return from_q5_0(from, blocks, out.data());
+    case 7:
+      return from_q5_1(from, blocks, out.data());
+    case 8:
+      return from_q8_0(from, blocks, out.data());
+    case 12:
+      return from_q4_k(from, blocks, out.data());
+    case 13:
+      return from_q5_k(from, blocks, out.data());
+    case 14:
+      return from_q6_k(from, blocks, out.data());
+    case 30:
+      return from_bf16(from, blocks, out.data());
+    default:
+      refuse_type(type, "dequantise");
+  }
+}
+
+void quantise(const TensorType& type, std::span<const float> values, std::span<std::byte> out) {
+  const size_t blocks = count_blocks(type, values.size(), out.size(), "quantise");
+  if (blocks == 0) return;
+  // The largest finite scales: fp16 rounds 65520 to infinity.
+  const float fp16_end = 65520.0f;
+  const float end = type.id == 1 ? fp16_end : type.id == 2 ? 8 * fp16_end : type.id == 8 ? 127 * fp16_end : HUGE_VALF;
+  for (size_t i = 0; i < values.size(); ++i)
+    if (!(std::fabs(values[i]) < end) || (type.id == 30 && std::isinf(bf16_to_float(float_to_bf16(values[i])))))
+      throw Error(ErrorKind::kModel, "value " + std::to_string(i) + " is " + std::to_string(values[i]) + ", which " +
+                                         type.name + " cannot hold");
+  auto* to = reinterpret_cast<Byte*>(out.data());
+  switch (type.id) {
+    case 0:
+      return void(std::memcpy(to, values.data(), out.size()));
+    case 1:
+      for (size_t i = 0; i < blocks; ++i) put_fp16(values[i], to + 2 * i);
+      return;
+    case 2:
+      return to_q4_0(values.data(), blocks, to);
+    case 8:
+      return to_q8_0(values.data(), blocks, to);
+    case 30:
+      for (size_t i = 0; i < blocks; ++i) {
+        const uint16_t code = float_to_bf16(values[i]);
+        std::memcpy(to + 2 * i, &code, 2);
+      }
+      return;
+    default:
+      refuse_type(type, "quantise");
   }
 }
 
