@@ -58,8 +58,8 @@ std::optional<Place> layer_place(const GgufFile& file, const Architecture& row, 
   int64_t number = -1;
   const auto parsed = std::from_chars(layer.data(), layer.data() + layer.size(), number);
   const std::string prefix = row.name;
-  if (parsed.ec != std::errc() || parsed.ptr != layer.data() + layer.size() || std::to_string(number) != layer || number < 0 ||
-      number >= file.integer(prefix + ".block_count", 1, 1024))
+  if (parsed.ec != std::errc() || parsed.ptr != layer.data() + layer.size() || std::to_string(number) != layer ||
+      number < 0 || number >= file.integer(prefix + ".block_count", 1, 1024))
     return std::nullopt;
   const std::string name = layer_part(row, part);
   if (name.empty() || (kind != "weight" && !(kind == "bias" && may_have_bias(row, part)))) return std::nullopt;

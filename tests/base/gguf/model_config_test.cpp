@@ -128,9 +128,9 @@ TEST_F(ModelConfig, Phi3HasFactorsAndPartialRotation) {
   model.number("attention.sliding_window", 0);
   model.number("rope.dimension_count", 6);
   model.number("rope.scaling.original_context_length", 2048);
-  expect_entries(config(model), {{"sliding_window", nullptr},
-                                 {"partial_rotary_factor", 0.75},
-                                 {"original_max_position_embeddings", 2048}});
+  expect_entries(
+      config(model),
+      {{"sliding_window", nullptr}, {"partial_rotary_factor", 0.75}, {"original_max_position_embeddings", 2048}});
   EXPECT_FALSE(config(model).contains("rope_scaling"));
   model.real("rope.scaling.attn_factor", 1.25F);
   model.row("rope_factors_long.weight", {1.1F, 2, 4});

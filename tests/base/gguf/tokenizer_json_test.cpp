@@ -175,8 +175,7 @@ TEST_F(TokenizerJson, ConfigurationHasSpecialTokensAndTemplates) {
   model.text("tokenizer.chat_template", "{{ messages }}");
   EXPECT_EQ(tokenizer_config(model)["chat_template"], "{{ messages }}");
   model.text("tokenizer.chat_template.tool_use", "{{ tools }}");
-  EXPECT_EQ(tokenizer_config(model)["chat_template"],
-            Json::parse(R"([{"name": "default", "template": "{{ messages }}"},
+  EXPECT_EQ(tokenizer_config(model)["chat_template"], Json::parse(R"([{"name": "default", "template": "{{ messages }}"},
                             {"name": "tool_use", "template": "{{ tools }}"}])"));
   model.text("tokenizer.chat_template.bad", "\xff");
   testing::expect_error(ErrorKind::kModel, {"tokenizer.chat_template.bad", "not valid UTF-8"},
