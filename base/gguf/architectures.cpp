@@ -67,6 +67,9 @@ const Architecture& architecture_of(const GgufFile& file) {
 }
 
 std::string path_of(const GgufFile& file) { return file.files().front()->path().string(); }
+void fail(const GgufFile& file, const std::string& message) {
+  throw Error(ErrorKind::kModel, path_of(file) + ": " + message);
+}
 
 std::string shown(const std::string& text) {
   std::string out = "'";

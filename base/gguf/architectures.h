@@ -30,6 +30,8 @@ const Architecture& architecture_of(const GgufFile& file);
 
 // Returns the path of the file, which begins error messages.
 std::string path_of(const GgufFile& file);
+// Throws Error(kModel) with this message about the file.
+[[noreturn]] void fail(const GgufFile& file, const std::string& message);
 
 // Returns untrusted text for messages: control characters become '?', and long text is cut.
 std::string shown(const std::string& text);

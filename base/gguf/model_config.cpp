@@ -11,10 +11,6 @@ namespace specdec::gguf {
 
 namespace {
 
-[[noreturn]] void fail(const GgufFile& file, const std::string& message) {
-  throw Error(ErrorKind::kModel, path_of(file) + ": " + message);
-}
-
 // Returns the dtype in which activations are computed: that of most matrices if they are stored plainly.
 const char* dtype_of(const GgufFile& file) {
   size_t matrices = 0, half = 0, single = 0;
@@ -141,7 +137,9 @@ Json make_config(const GgufFile& file) {
   out["eos_token_id"] = vocabulary.eos ? Json(*vocabulary.eos) : Json();
   out["pad_token_id"] = vocabulary.pad ? Json(*vocabulary.pad) : Json();
   out["torch_dtype"] = dtype_of(file);
-  out["quantization_config"] = {{"quant_method", "gguf"}, {"header", file.header_digest()}};
+  uint64_t bytes = 0;
+  for (const auto& [name, tensor] : file.tensors()) bytes += tensor.bytes;
+  out["quantization_config"] = {{"quant_method", "gguf"}, {"header", file.header_digest()}, {"bytes", bytes}};
   return out;
 }
 

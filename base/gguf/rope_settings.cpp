@@ -1,3 +1,4 @@
+#include "base/gguf/architectures.h"
 #include "base/gguf/rope_settings.h"
 
 #include <algorithm>
@@ -9,10 +10,6 @@
 namespace specdec::gguf {
 
 namespace {
-
-[[noreturn]] void fail(const GgufFile& file, const std::string& message) {
-  throw Error(ErrorKind::kModel, path_of(file) + ": " + message);
-}
 
 std::vector<float> read_factors(const GgufFile& file, const std::string& name, int64_t count) {
   const Tensor& tensor = file.tensor(name);

@@ -14,10 +14,6 @@ namespace {
 constexpr size_t kMaxMerges = size_t{1} << 22;
 constexpr size_t kMaxCompared = size_t{1} << 32;  // bytes that are looked up for all divisions together
 
-[[noreturn]] void fail(const GgufFile& file, const std::string& message) {
-  throw Error(ErrorKind::kModel, path_of(file) + ": " + message);
-}
-
 struct Merge {
   double score;
   int64_t token;  // the id of both parts together

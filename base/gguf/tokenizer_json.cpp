@@ -15,10 +15,6 @@ namespace {
 
 constexpr char kBlank[] = "▁";  // SentencePiece's space
 
-[[noreturn]] void fail(const GgufFile& file, const std::string& message) {
-  throw Error(ErrorKind::kModel, path_of(file) + ": " + message);
-}
-
 struct Ends {
   bool bos, eos;  // whether they are put around a text
 };

@@ -12,10 +12,6 @@ namespace {
 
 constexpr int64_t kMaxTokens = 1 << 22;
 
-[[noreturn]] void fail(const GgufFile& file, const std::string& message) {
-  throw Error(ErrorKind::kModel, path_of(file) + ": " + message);
-}
-
 // Texts of tokens that end an answer, whatever the metadata says: files converted before EOT had a key of its own, and
 // models with several ends, lack it there. Unlike llama.cpp's, this list lacks "</s>", which is EOS where it ends a
 // text and an HTML tag for Gemma.
