@@ -139,7 +139,9 @@ Json make_config(const GgufFile& file) {
   out["eos_token_id"] = vocabulary.eos ? Json(*vocabulary.eos) : Json();
   out["pad_token_id"] = vocabulary.pad ? Json(*vocabulary.pad) : Json();
   out["torch_dtype"] = dtype_of(file);
-  out["quantization_config"] = {{"quant_method", "gguf"}, {"header", file.header_digest()}};
+  uint64_t bytes = 0;
+  for (const auto& [name, tensor] : file.tensors()) bytes += tensor.bytes;
+  out["quantization_config"] = {{"quant_method", "gguf"}, {"header", file.header_digest()}, {"bytes", bytes}};
   return out;
 }
 

@@ -13,7 +13,8 @@
 namespace specdec::gguf {
 
 // Returns the config.json that describes the model: keys and names of Hugging Face's config of this family, as
-// engine/config/config.h parses it, with "quantization_config": {"quant_method": "gguf", "header": header_digest()}.
+// engine/config/config.h parses it, with "quantization_config": {"quant_method": "gguf", "header": header_digest(), "bytes":
+// (those of all tensors)}.
 // Throws Error(kModel) for an architecture (general.architecture) that specdec does not run, naming those that it does.
 Json make_config(const GgufFile& file);
 // Returns generation_config.json with the ids that end an answer (EOS, EOT, EOM).
@@ -35,6 +36,18 @@ struct Place {
 // Returns the place of a tensor, or nothing if the decoder has no such parameter (rope_freqs.weight). Throws
 // Error(kModel) for the name of a tensor that the architecture does not have.
 std::optional<Place> place_of(const GgufFile& file, const std::string& tensor);
+
+// A tensor and its place.
+struct Placed {
+  const Tensor* tensor;
+  Place place;
+};
+
+// Returns the GGUF file that a model directory holds, model.gguf or model-00001-of-<n>.gguf; "" if there is none.
+std::filesystem::path file_in(const std::filesystem::path& directory);
+// Throws Error(kModel) if the directory's config.json was not made from this file: its quantization_config names
+// another header digest.
+void require_config_of(const GgufFile& file, const std::filesystem::path& directory);
 
 // Returns a directory with the files above for a .gguf file, and links model.gguf (or model-00001-of-0000N.gguf, …) to
 // the file and its splits. The directory lies in the cache ($XDG_CACHE_HOME/specdec/gguf) under a name that depends on

@@ -1,3 +1,4 @@
+#include "base/gguf/architectures.h"
 #include "base/gguf/rope_settings.h"
 
 #include <algorithm>
