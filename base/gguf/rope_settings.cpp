@@ -1,4 +1,3 @@
-#include "base/gguf/architectures.h"
 #include "base/gguf/rope_settings.h"
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <numbers>
 #include <span>
 
+#include "base/gguf/architectures.h"
 #include "base/gguf/header_reader.h"
 
 namespace specdec::gguf {

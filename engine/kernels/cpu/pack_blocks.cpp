@@ -15,8 +15,8 @@ constexpr int64_t kMostInputs = 256;  // of a super
 // both converted from and to this.
 struct Super {
   uint8_t codes[kMostInputs];
-  uint16_t scale = 0, min = 0;                // fp16
-  uint8_t group_scales[16], group_mins[8];    // of kinds with supers of several groups
+  uint16_t scale = 0, min = 0;              // fp16
+  uint8_t group_scales[16], group_mins[8];  // of kinds with supers of several groups
 };
 
 uint16_t read_half(const uint8_t* p) {
@@ -40,8 +40,8 @@ void add_fifth_bits(const uint8_t* bits, uint8_t* codes) {
 }
 
 // Reads the eight 6-bit scales and mins of a K super from 12 bytes. The first four of each lie in the lower six bits of
-// bytes 0 to 7. Of the others, the lower four bits lie in bytes 8 to 11 (scale low, min high), the upper two in the upper
-// bits of bytes 0 to 3 (scales) and 4 to 7 (mins).
+// bytes 0 to 7. Of the others, the lower four bits lie in bytes 8 to 11 (scale low, min high), the upper two in the
+// upper bits of bytes 0 to 3 (scales) and 4 to 7 (mins).
 void read_k_scales(const uint8_t* from, Super& out) {
   for (int i = 0; i < 4; ++i) {
     out.group_scales[i] = from[i] & 63;
@@ -126,8 +126,8 @@ void read_super(BlockKind kind, const uint8_t* from, Super& out) {
 
 void put_half(uint16_t half, uint8_t* to) { std::memcpy(to, &half, sizeof half); }
 
-// Calls f(byte, shift, bits, input, low) for each part of a code of the group: `bits` bits of the code from bit `low` on
-// lie in this byte of the group's codes from bit `shift` on, for output `at` of the block.
+// Calls f(byte, shift, bits, input, low) for each part of a code of the group: `bits` bits of the code from bit `low`
+// on lie in this byte of the group's codes from bit `shift` on, for output `at` of the block.
 template <class L, class F>
 void over_codes(int64_t at, const F& f) {
   for (int64_t i = 0; i < kBlockInputs; ++i) {
