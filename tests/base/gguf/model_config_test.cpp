@@ -59,7 +59,8 @@ TEST_F(ModelConfig, LlamaHasTheShapeAndNumbersOfTheFile) {
                   {"bos_token_id", 3},
                   {"eos_token_id", 4},
                   {"pad_token_id", nullptr},
-                  {"quantization_config", {{"quant_method", "gguf"}, {"header", file.header_digest()}}}});
+                  {"quantization_config",
+                   {{"quant_method", "gguf"}, {"header", file.header_digest()}, {"bytes", 4 * 32 * (5 + 1)}}}});
   EXPECT_FALSE(make_config(file).contains("rope_scaling"));
   EXPECT_EQ(make_generation_config(file), Json({{"bos_token_id", 3}, {"eos_token_id", {4}}}));
 }
