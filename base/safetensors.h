@@ -83,6 +83,9 @@ class SafetensorsDirectory {
   std::filesystem::path directory_;
 };
 
+// Returns whether a directory has a file that SafetensorsDirectory opens.
+bool has_weights(const std::filesystem::path& directory);
+
 struct TensorToWrite {
   std::string name;
   std::string dtype;
