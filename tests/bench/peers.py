@@ -113,7 +113,7 @@ class Specdec(Served):
 
 
 class Llama:
-    def __init__(self, o, work, k=0, p_min=0.0):
+    def __init__(self, o, work, k=0, p_min=0.0, ctx=512):
         log, self.setting = open(work / f"llama-{k}-{p_min}.log", "w"), {"k": k, "p_min": p_min}
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -145,7 +145,7 @@ class Llama:
                 "--parallel",
                 1,
                 "--ctx-size",
-                512,
+                ctx,
                 "--port",
                 port,
                 "--no-webui",
@@ -367,4 +367,5 @@ def main():
         o.out.write_text(text + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()
