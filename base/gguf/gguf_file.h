@@ -25,10 +25,10 @@ using Value = std::variant<bool, int64_t, uint64_t, double, std::string, std::ve
 
 // A way in which tensors are stored.
 struct TensorType {
-  const char* name;       // "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"
-  uint32_t id;            // ggml's number of the type
-  int64_t block_values;   // number of adjacent values of a row that are stored together
-  int64_t block_bytes;    // their size
+  const char* name;      // "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"
+  uint32_t id;           // ggml's number of the type
+  int64_t block_values;  // number of adjacent values of a row that are stored together
+  int64_t block_bytes;   // their size
 };
 // Returns the description of ggml's type `id` or of the type with this name; null if specdec does not read it.
 const TensorType* find_type(uint32_t id);
@@ -48,9 +48,12 @@ class GgufFile {
   // split.count and split.tensors.count in the metadata must agree). Throws Error(kModel) that names the file and says
   // what was found for another magic or version, big-endian files, a truncated file, a type that specdec does not read
   // (by its name, such as "IQ2_XXS"), a row that is not a whole number of blocks, a tensor beyond the end of the file,
-  // overlapping tensors, a wrong alignment, duplicate names, and everything over these limits: 2^20 tensors, 64 Ki
-  // metadata values, 2^22 elements of an array, 64 MiB per string, names of 1 KiB, 4 dimensions, 512 MiB of metadata
-  // in total, 1000 split files. No allocation is larger than what the file's own size allows.
+  // overlapping tensors, holes (only the padding to the next multiple of the alignment may lie behind a tensor), a
+  // general.alignment that is no power of two from 8 to 2^20, an array of arrays, a bool other than 0 and 1, empty and
+  // duplicate names, control characters in names, and everything over these limits: 2^20 tensors, 64 Ki metadata values
+  // per file, 2^22 elements of an array, 2^24 elements of all arrays, 64 MiB per string, names of 1 KiB, 4 dimensions,
+  // 512 MiB of headers, 1000 split files. No allocation is larger than what the file's own size allows: an array takes
+  // at most 8 times its bytes in the file.
   explicit GgufFile(const std::filesystem::path& path);
 
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
