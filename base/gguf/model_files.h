@@ -18,7 +18,8 @@ namespace specdec::gguf {
 Json make_config(const GgufFile& file);
 // Returns generation_config.json with the ids that end an answer (EOS, EOT, EOM).
 Json make_generation_config(const GgufFile& file);
-// Returns tokenizer.json (Hugging Face tokenizers) for the tokenizer in the file, which gives the same ids as llama.cpp.
+// Returns tokenizer.json (Hugging Face tokenizers) for the tokenizer in the file, which gives the same ids as
+// llama.cpp.
 Json make_tokenizer(const GgufFile& file);
 // Returns tokenizer_config.json: special tokens, add_bos_token, and the chat template if the file has one.
 Json make_tokenizer_config(const GgufFile& file);

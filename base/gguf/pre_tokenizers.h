@@ -1,0 +1,23 @@
+// How byte-level BPE splits a text into pieces before it merges bytes: tokenizer.ggml.pre. Source: llama.cpp's
+// llama-vocab.cpp, whose patterns are written here as one pattern (or several, applied one after the other) for Hugging
+// Face's Split.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/gguf/gguf_file.h"
+
+namespace specdec::gguf {
+
+struct PreTokenizer {
+  std::vector<std::string> patterns;  // every match and every rest between matches becomes a piece of its own
+  bool ignores_merges = false;        // a piece that is a token becomes this token, whatever the merges say
+  bool adds_bos = false;              // if tokenizer.ggml.add_bos_token is missing
+};
+
+// Returns the pre-tokenizer of the file. Throws Error(kModel) that names an unknown one; it is never guessed. A missing
+// key means "default", as in llama.cpp.
+PreTokenizer pre_tokenizer_of(const GgufFile& file);
+
+}  // namespace specdec::gguf
