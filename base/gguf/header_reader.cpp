@@ -137,11 +137,9 @@ class HeaderReader {
 
  private:
   void read_start() {
-    std::array<char, 4> magic{};
-    if (file_.size() >= magic.size()) bytes_.read(std::as_writable_bytes(std::span(magic)), "the magic");
-    if (std::string_view(magic.data(), magic.size()) != "GGUF")
-      refuse_file(file_, "it begins with " + in_quotes(std::string(magic.data(), std::min<uint64_t>(file_.size(), 4))) +
-                             ", expected 'GGUF'");
+    std::string magic(std::min<uint64_t>(file_.size(), 4), '\0');
+    bytes_.read(std::as_writable_bytes(std::span(magic)), "the magic");
+    if (magic != "GGUF") refuse_file(file_, "it begins with " + in_quotes(magic) + ", expected 'GGUF'");
     const auto version = bytes_.number<uint32_t>("the version");
     if (version != 0 && (version & 0xffff) == 0)
       refuse_file(file_, "it is big-endian, specdec reads little-endian files (convert it with gguf-convert-endian)");

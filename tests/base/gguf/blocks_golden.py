@@ -1,5 +1,6 @@
-"""Writes golden/blocks.json: blocks of every type that specdec reads with the values that gguf-py gives them, and values
-with the blocks that gguf-py makes of them. What goes in is hexadecimal, what comes out is Base64; fp32 is little-endian.
+"""Writes golden/blocks.json: blocks of every type that specdec reads with the values that gguf-py gives them, and
+values with the blocks that gguf-py makes of them. What goes in is hexadecimal, what comes out is Base64; fp32 is
+little-endian.
 
 Needs Python 3.10, numpy 2.4.6 and gguf 0.19.0:
 
