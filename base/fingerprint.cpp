@@ -70,7 +70,7 @@ std::string weights_digest(const SafetensorsDirectory& tensors) {
   std::vector<std::byte> block(kNumSamples * kSampleBytes);
   for (const std::string& name : tensors.names()) {
     const TensorEntry& entry = tensors.entry(name);
-    const InputFile& file = tensors.shard_of(name).file();
+    const InputFile& file = tensors.file_of(name);
     hash.update(name);
     hash.update(std::string_view("\0", 1));
     if (entry.bytes <= block.size()) {

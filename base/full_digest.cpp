@@ -19,7 +19,7 @@ std::string full_weights_digest(const std::filesystem::path& directory) {
   std::vector<std::byte> block(kBlockBytes);
   for (const std::string& name : tensors.names()) {
     const TensorEntry& entry = tensors.entry(name);
-    const InputFile& file = tensors.shard_of(name).file();
+    const InputFile& file = tensors.file_of(name);
     hash.update(name);
     hash.update(std::string_view("\0", 1));
     for (uint64_t at = 0; at < entry.bytes; at += kBlockBytes) {
@@ -34,7 +34,7 @@ std::string full_weights_digest(const std::filesystem::path& directory) {
 std::string weights_stamp(const std::filesystem::path& directory) {
   const SafetensorsDirectory tensors(directory);
   std::set<std::string> files;
-  for (const std::string& name : tensors.names()) files.insert(tensors.shard_of(name).file().path());
+  for (const std::string& name : tensors.names()) files.insert(tensors.file_of(name).path());
   Sha256 hash;
   for (const std::string& file : files) {
     struct stat s{};

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/gguf/model_files.h"
 #include "base/json.h"
 #include "base/schema/package_manifest.h"
 #include "base/shell.h"
@@ -20,14 +21,12 @@ HubResolver& hub_resolver() {
   return resolver;
 }
 
+bool is_gguf(const fs::path& file) { return file.extension() == ".gguf"; }
+
 // Returns the rest of an error message: why the existing path `local` is no model directory, and what to give instead.
 std::string why_no_model(const fs::path& local) {
   std::error_code ec;
-  const std::string original =
-      "give the directory of the original checkpoint (config.json, *.safetensors, tokenizer.json)";
-  const auto is_gguf = [](const fs::path& file) { return file.extension() == ".gguf"; };
   if (!fs::is_directory(local, ec)) {
-    if (is_gguf(local)) return "GGUF is llama.cpp's format, which specdec does not read: " + original;
     const fs::path folder = local.has_parent_path() ? local.parent_path() : fs::path(".");
     return "expected a model directory, found a file" +
            (fs::exists(folder / "config.json", ec) ? " (did you mean its folder, " + folder.string() + "?)" : "");
@@ -38,7 +37,7 @@ std::string why_no_model(const fs::path& local) {
   if (fs::exists(local / "adapter_config.json", ec))
     return start + "but a LoRA adapter: merge it into its base model first (PEFT's merge_and_unload), and give that";
   for (const auto& entry : fs::directory_iterator(local, ec))
-    if (is_gguf(entry.path())) return start + "but GGUF, which specdec does not read: " + original;
+    if (is_gguf(entry.path())) return start + "but a GGUF file: give the file itself, " + entry.path().string();
   return start + "(no manifest.json)";
 }
 
@@ -120,6 +119,7 @@ ResolvedModel resolve_model(const std::string& argument) {
   std::error_code ec;
   const fs::path local(argument);
   if (fs::exists(local, ec)) {
+    if (is_gguf(local) && !fs::is_directory(local, ec)) return {gguf::model_directory_of(local), {}, "", "", ""};
     if (!fs::is_directory(local, ec) || !fs::exists(local / "config.json", ec))
       throw Error(ErrorKind::kModel, argument + ": " + why_no_model(local));
     require_decoder(local);

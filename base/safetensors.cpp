@@ -5,6 +5,8 @@
 #include <cstring>
 #include <set>
 
+#include "base/gguf/gguf_file.h"
+#include "base/gguf/model_files.h"
 #include "base/json.h"
 #include "base/safetensors_writer.h"
 
@@ -225,18 +227,41 @@ SafetensorsDirectory::SafetensorsDirectory(const std::filesystem::path& director
     for (const auto& [name, entry] : shards_[0]->tensors()) where_[name] = 0;
     return;
   }
-  if (!fs::exists(index)) {
-    std::string found;
-    std::error_code ec;
-    for (const auto& e : fs::directory_iterator(directory, ec)) {
-      const std::string extension = e.path().extension().string();
-      if (std::set<std::string>{".bin", ".pt", ".pth", ".ckpt", ".pt2"}.count(extension))
-        found = e.path().filename().string();
-    }
-    throw Error(ErrorKind::kModel,
-                directory.string() + ": no model.safetensors and no model.safetensors.index.json" +
-                    (found.empty() ? "" : ": " + found + " is a pickle/zip checkpoint: convert to safetensors"));
+  if (fs::exists(index)) {
+    open_index(index);
+    return;
   }
+  if (const fs::path file = gguf::file_in(directory); !file.empty()) {
+    open_gguf(file);
+    return;
+  }
+  std::string found;
+  std::error_code ec;
+  for (const auto& e : fs::directory_iterator(directory, ec)) {
+    const std::string extension = e.path().extension().string();
+    if (std::set<std::string>{".bin", ".pt", ".pth", ".ckpt", ".pt2"}.count(extension))
+      found = e.path().filename().string();
+  }
+  throw Error(ErrorKind::kModel,
+              directory.string() + ": no model.safetensors and no model.safetensors.index.json" +
+                  (found.empty() ? "" : ": " + found + " is a pickle/zip checkpoint: convert to safetensors"));
+}
+SafetensorsDirectory::~SafetensorsDirectory() = default;
+
+void SafetensorsDirectory::open_gguf(const std::filesystem::path& file) {
+  gguf_ = std::make_unique<gguf::GgufFile>(file);
+  gguf::require_config_of(*gguf_, directory_);
+  for (const auto& [stored, tensor] : gguf_->tensors()) {
+    const auto place = gguf::place_of(*gguf_, stored);
+    if (!place) continue;
+    where_[place->name] = tensor.file;
+    entries_[place->name] = {tensor.type->name, tensor.shape, tensor.offset, tensor.bytes};
+    if (!placed_.try_emplace(place->name, gguf::Placed{&tensor, *place}).second)
+      throw Error(ErrorKind::kModel, file.string() + ": two tensors are " + place->name);
+  }
+}
+
+void SafetensorsDirectory::open_index(const std::filesystem::path& index) {
   const std::string at = index.string();
   const Json root = read_json(index, ErrorKind::kModel);
   std::map<std::string, size_t> number;  // file name → index of the shard
@@ -249,7 +274,7 @@ SafetensorsDirectory::SafetensorsDirectory(const std::filesystem::path& director
       throw Error(ErrorKind::kModel, at + ": weight_map: " + shown(shard) +
                                          ": expected the name of a .safetensors file in the same directory");
     if (number.try_emplace(shard, shards_.size()).second)
-      shards_.push_back(std::make_unique<SafetensorsFile>(directory / shard));
+      shards_.push_back(std::make_unique<SafetensorsFile>(directory_ / shard));
     where_[name] = number[shard];
   }
   size_t listed = 0;
@@ -257,10 +282,10 @@ SafetensorsDirectory::SafetensorsDirectory(const std::filesystem::path& director
     for (const auto& [name, entry] : shards_[i]->tensors()) {
       const auto it = where_.find(name);
       if (it == where_.end())
-        throw Error(ErrorKind::kModel, (directory / shard).string() + ": tensor " + shown(name) + " is not in " + at);
+        throw Error(ErrorKind::kModel, (directory_ / shard).string() + ": tensor " + shown(name) + " is not in " + at);
       if (it->second != i)
         throw Error(ErrorKind::kModel,
-                    (directory / shard).string() + ": tensor " + shown(name) + " belongs in another shard by " + at);
+                    (directory_ / shard).string() + ": tensor " + shown(name) + " belongs in another shard by " + at);
     }
     listed += shards_[i]->tensors().size();
   }
@@ -277,21 +302,27 @@ std::vector<std::string> SafetensorsDirectory::names() const {
   return names;
 }
 
-const SafetensorsFile& SafetensorsDirectory::shard_of(const std::string& name) const {
+const InputFile& SafetensorsDirectory::file_of(const std::string& name) const {
   const auto it = where_.find(name);
   if (it == where_.end())
     throw Error(ErrorKind::kModel, directory_.string() + ": tensor " + shown(name) + " is missing");
-  return *shards_[it->second];
+  return gguf_ ? *gguf_->files()[it->second] : shards_[it->second]->file();
 }
 
 const TensorEntry& SafetensorsDirectory::entry(const std::string& name) const {
-  return shard_of(name).tensors().at(name);
+  file_of(name);
+  return gguf_ ? entries_.at(name) : shards_[where_.at(name)]->tensors().at(name);
+}
+
+const gguf::Placed& SafetensorsDirectory::placed(const std::string& name) const {
+  file_of(name);
+  return placed_.at(name);
 }
 
 bool SafetensorsDirectory::equal(const std::string& a, const std::string& b) const {
   const TensorEntry &first = entry(a), &second = entry(b);
   if (first.dtype != second.dtype || first.shape != second.shape) return false;
-  const InputFile &of_first = shard_of(a).file(), &of_second = shard_of(b).file();
+  const InputFile &of_first = file_of(a), &of_second = file_of(b);
   std::vector<std::byte> one(std::min<uint64_t>(first.bytes, kPieceBytes)), other(one.size());
   for (uint64_t at = 0; at < first.bytes; at += one.size()) {
     const size_t size = std::min<uint64_t>(one.size(), first.bytes - at);
@@ -303,7 +334,10 @@ bool SafetensorsDirectory::equal(const std::string& a, const std::string& b) con
 }
 
 void SafetensorsDirectory::read(const std::string& name, std::span<std::byte> out) const {
-  shard_of(name).read(entry(name), out);
+  const TensorEntry& found = entry(name);
+  if (out.size() != found.bytes)
+    throw Error(ErrorKind::kInternal, directory_.string() + ": buffer size differs from the tensor's");
+  file_of(name).read(found.offset, out);
 }
 
 void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,

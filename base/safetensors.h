@@ -15,6 +15,11 @@
 
 namespace specdec {
 
+namespace gguf {
+class GgufFile;
+struct Placed;
+}  // namespace gguf
+
 struct TensorEntry {
   std::string dtype;           // "F32", "BF16", "F16", "I64", "I32", "U8", "BOOL", …
   std::vector<int64_t> shape;  // every dimension >= 0, rank <= 8
@@ -42,13 +47,16 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// The tensors of a Hugging Face directory: model.safetensors, or the shards of model.safetensors.index.json. Throws
-// Error(kModel) if neither file exists (the message names a pickle file if there is one), if the index names a path
-// with '/' or "..", if a shard or a tensor is missing, if a tensor is in two shards, or if a tensor is in a shard other
-// than the one that the index names.
+// The tensors of a model directory: model.safetensors, the shards of model.safetensors.index.json, or the GGUF file
+// model.gguf or model-00001-of-<n>.gguf (base/gguf/model_files.h), whose tensors get their Hugging Face names; their dtype
+// is the type's name, such as "Q4_0". Throws Error(kModel) if no such file exists (the message names a pickle file if
+// there is one), if the index names a path with '/' or "..", if a shard or a tensor is missing, if a tensor is in two
+// shards, if a tensor is in a shard other than the one that the index names, or if config.json was made from a GGUF file
+// with another header.
 class SafetensorsDirectory {
  public:
   explicit SafetensorsDirectory(const std::filesystem::path& directory);
+  ~SafetensorsDirectory();
 
   std::vector<std::string> names() const;  // sorted
   bool contains(const std::string& name) const { return where_.count(name) != 0; }
@@ -56,10 +64,21 @@ class SafetensorsDirectory {
   void read(const std::string& name, std::span<std::byte> out) const;
   // Returns whether two tensors have the same dtype, shape and bytes.
   bool equal(const std::string& a, const std::string& b) const;
-  const SafetensorsFile& shard_of(const std::string& name) const;
+  // Returns the file that holds a tensor.
+  const InputFile& file_of(const std::string& name) const;
+  // Returns the GGUF file that holds the tensors, or null.
+  const gguf::GgufFile* gguf() const { return gguf_.get(); }
+  // Returns a tensor of the GGUF file and its place in the decoder. Only if gguf() is not null.
+  const gguf::Placed& placed(const std::string& name) const;
 
  private:
+  void open_gguf(const std::filesystem::path& file);
+  void open_index(const std::filesystem::path& index);
+
   std::vector<std::unique_ptr<SafetensorsFile>> shards_;
+  std::unique_ptr<gguf::GgufFile> gguf_;
+  std::map<std::string, gguf::Placed> placed_;
+  std::map<std::string, TensorEntry> entries_;
   std::map<std::string, size_t> where_;
   std::filesystem::path directory_;
 };

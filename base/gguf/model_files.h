@@ -36,6 +36,18 @@ struct Place {
 // Error(kModel) for the name of a tensor that the architecture does not have.
 std::optional<Place> place_of(const GgufFile& file, const std::string& tensor);
 
+// A tensor and its place.
+struct Placed {
+  const Tensor* tensor;
+  Place place;
+};
+
+// Returns the GGUF file that a model directory holds, model.gguf or model-00001-of-<n>.gguf; "" if there is none.
+std::filesystem::path file_in(const std::filesystem::path& directory);
+// Throws Error(kModel) if the directory's config.json was not made from this file: its quantization_config names
+// another header digest.
+void require_config_of(const GgufFile& file, const std::filesystem::path& directory);
+
 // Returns a directory with the files above for a .gguf file, and links model.gguf (or model-00001-of-0000N.gguf, …) to
 // the file and its splits. The directory lies in the cache ($XDG_CACHE_HOME/specdec/gguf) under a name that depends on
 // the file's path, size, time of change and inode, so a file that has changed gets another directory; it is published

@@ -40,7 +40,7 @@ void check_weights(const fs::path& directory, std::vector<Finding>& findings) {
   std::vector<std::byte> block(8u << 20);
   for (const std::string& name : tensors.names()) {
     const TensorEntry& entry = tensors.entry(name);
-    const InputFile& file = tensors.shard_of(name).file();
+    const InputFile& file = tensors.file_of(name);
     for (uint64_t at = 0; at < entry.bytes; at += block.size()) {
       const auto part = std::span(block).first(std::min<uint64_t>(block.size(), entry.bytes - at));
       file.read(entry.offset + at, part);
@@ -149,7 +149,7 @@ std::vector<std::string> model_files(const fs::path& directory) {
   std::set<std::string> names;
   const SafetensorsDirectory tensors(directory);
   for (const std::string& name : tensors.names())
-    names.insert(tensors.shard_of(name).file().path().filename().string());
+    names.insert(tensors.file_of(name).path().filename().string());
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename().string(), extension = entry.path().extension().string();
     if (name[0] == '.' || !entry.is_regular_file()) continue;

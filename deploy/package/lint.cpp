@@ -101,7 +101,7 @@ class Linter {
     std::vector<std::byte> row(row_bytes);
     int64_t zeros = 0;
     for (int64_t i = entry.shape[0] - 1; i >= 0; --i) {
-      tensors.shard_of(head).file().read(entry.offset + static_cast<uint64_t>(i) * row_bytes, row);
+      tensors.file_of(head).read(entry.offset + static_cast<uint64_t>(i) * row_bytes, row);
       if (std::any_of(row.begin(), row.end(), [](std::byte b) { return b != std::byte{0}; })) break;
       ++zeros;
     }

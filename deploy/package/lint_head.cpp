@@ -20,7 +20,7 @@ std::vector<float> read_floats(const SafetensorsDirectory& tensors, const std::s
   const TensorEntry& entry = tensors.entry(name);
   const size_t width = static_cast<size_t>(dtype_bytes(entry.dtype));
   std::vector<std::byte> bytes(count * width);
-  tensors.shard_of(name).file().read(entry.offset + first * width, bytes);
+  tensors.file_of(name).read(entry.offset + first * width, bytes);
   std::vector<float> values(count);
   for (size_t i = 0; i < count; ++i) {
     if (width == 4) {

@@ -64,7 +64,7 @@ std::vector<float> read_floats(const SafetensorsDirectory& files, const std::str
   for (const float value : out)
     if (!std::isfinite(value))
       throw Error(ErrorKind::kModel,
-                  files.shard_of(name).file().path().string() + ": tensor " + name + " holds a NaN or an infinity");
+                  files.file_of(name).path().string() + ": tensor " + name + " holds a NaN or an infinity");
   return out;
 }
 
@@ -193,7 +193,7 @@ class Quantiser {
     uint64_t total_size = 0;
     std::map<std::string, std::vector<std::string>> shards;  // file name → tensors
     for (const std::string& name : files_.names())
-      shards[files_.shard_of(name).file().path().filename().string()].push_back(name);
+      shards[files_.file_of(name).path().filename().string()].push_back(name);
     for (const auto& [file, names] : shards) {
       Shard shard;
       for (const std::string& name : names) {
@@ -238,7 +238,7 @@ class Quantiser {
 
   void require_packable(const std::string& name) const {
     const TensorEntry& entry = files_.entry(name);
-    const std::string where = files_.shard_of(name).file().path().string() + ": tensor " + name;
+    const std::string where = files_.file_of(name).path().string() + ": tensor " + name;
     if (entry.shape.size() != 2)
       throw Error(ErrorKind::kModel, where + " has " + std::to_string(entry.shape.size()) + " dimensions, expected 2");
     if (entry.dtype != "F32" && entry.dtype != "BF16" && entry.dtype != "F16")

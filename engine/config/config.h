@@ -39,7 +39,7 @@ struct RopeConfig {
 // Describes how a checkpoint stores quantised matrices (formats: quantised_reader.h). Loading dequantises the matrices,
 // except where weights.h keeps them quantised (kAsStored).
 struct Quantisation {
-  enum class Method { kNone, kFp8, kGptq, kAwq };
+  enum class Method { kNone, kFp8, kGptq, kAwq, kGguf };  // kGguf: gguf_parameters.cpp
   Method method = Method::kNone;
   int64_t bits = 4;        // gptq: 4 or 8; awq: 4
   int64_t group_size = 0;  // number of inputs that share a scale; 0: all inputs
@@ -49,6 +49,7 @@ struct Quantisation {
   bool group_size_binds = true;
   int64_t zero_offset = 0;                        // gptq: added to a stored zero point
   int64_t block_rows = 128, block_columns = 128;  // fp8: size of a block of weights that share a scale
+  int64_t file_bytes = 0;                         // gguf: the bytes of all tensors in the file
   bool blocks_bind = false;                       // true if config.json says that all matrices have one scale per block
 };
 

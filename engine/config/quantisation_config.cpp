@@ -108,6 +108,9 @@ Quantisation parse_quantisation(const Json& config, const std::string& where) {
     out.blocks_bind = parse_blocks(object, "weight_block_size", at, out);
   } else if (method == "gptq" || method == "awq") {
     parse_integers(object, method, at, out);
+  } else if (method == "gguf") {
+    out.method = Quantisation::Method::kGguf;
+    out.file_bytes = json_int(object, "bytes", {0, int64_t{1} << 50}, at, kQuantError);
   } else {
     refuse_quantisation(at, "quant_method '" + method + "'");
   }

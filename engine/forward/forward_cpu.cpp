@@ -13,6 +13,7 @@
 #include "engine/forward/angle_table.h"
 #include "engine/forward/arena.h"
 #include "engine/forward/pass_rows.h"
+#include "engine/kernels/block_quantised.h"
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/team.h"
@@ -27,7 +28,10 @@ using kernels::Member;
 // Maximum number of rows for which every thread normalises all rows itself, because this is cheaper than a barrier.
 constexpr int64_t kPrivateRows = 16;
 
-constexpr int64_t kFixedFloats = sizeof(cpu::FixedInputs) / sizeof(float);
+constexpr int64_t kFixedFloats = sizeof(cpu::FixedInputs) / sizeof(float),
+                  kSplitFloats = sizeof(cpu::SplitInputs) / sizeof(float);
+// Maximum number of rows whose inputs are kept as bytes while the weights of a block are in a cache.
+constexpr int64_t kSplitRows = 128;
 
 template <class T>
 class Pass {
@@ -54,10 +58,12 @@ class Pass {
     threads_ = choose_threads();
     const int64_t e = config_.hidden_size, copies = count_ <= kPrivateRows ? threads_ : 1, half = config_.head_dim / 2;
     const auto angles = [&](int rope) { return uses_[static_cast<size_t>(rope)] ? count_ * half : 0; };
-    fixed_count_ =
-        decoder_.weights.lm_head.scalar_type() == at::kChar
-            ? std::min(count_, cpu::kFixedRows) * cpu::fixed_groups(std::max({e, heads_width_, inner_})) * kFixedFloats
-            : 0;
+    const int64_t widest = std::max({e, heads_width_, inner_});
+    fixed_count_ = decoder_.weights.lm_head.scalar_type() == at::kChar
+                       ? std::min(count_, cpu::kFixedRows) * cpu::fixed_groups(widest) * kFixedFloats
+                   : decoder_.config.quantisation.method == Quantisation::Method::kGguf
+                       ? std::min(count_, kSplitRows) * (widest / cpu::kBlockInputs + 1) * kSplitFloats
+                       : 0;
     score_count_ = PassRows::kAttendRows * config_.num_heads / config_.num_kv_heads * pass_.longest;
     thread_local Arena arena;
     arena.cut(x_, count_ * e, normed_, std::max<int64_t>(copies * count_, threads_) * e, q_, count_ * heads_width_,
@@ -144,6 +150,8 @@ class Pass {
     switch (w.scalar_type()) {
       case at::kChar:
         return int8_product(member, call(static_cast<const cpu::Int8*>(w.const_data_ptr())));
+      case at::ScalarType::Bits8:
+        return block_product(member, w, call(static_cast<const cpu::Blocks*>(w.const_data_ptr())));
       case at::kByte:
         return kernels_.linear_packed(call(static_cast<const cpu::Packed<T>*>(w.const_data_ptr())));
       default:
@@ -159,6 +167,17 @@ class Pass {
          left -= call.rows, call.x += call.rows * call.ldx, call.out += call.rows * call.ldo) {
       call.rows = std::min(left, cpu::kFixedRows);
       kernels_.linear_int8(call);
+    }
+  }
+
+  // Computes a product with block-quantised weights, in which every thread converts all inputs itself, too.
+  void block_product(const Member& member, const at::Tensor& w, cpu::LinearCall<cpu::Blocks, T> call) const {
+    call.split = reinterpret_cast<cpu::SplitInputs*>(fixed_ + member.id * fixed_count_);
+    call.kind = kernels::block_kind_of(w);
+    for (int64_t left = call.rows; left > 0;
+         left -= call.rows, call.x += call.rows * call.ldx, call.out += call.rows * call.ldo) {
+      call.rows = std::min(left, kSplitRows);
+      kernels_.linear_blocks(call);
     }
   }
 
@@ -469,7 +488,8 @@ bool cpu_pass_applies(const Decoder& decoder, std::span<const SequencePart> part
   const auto plain = [&](const at::Tensor& tensor) {
     return !tensor.defined() ||
            (tensor.is_contiguous() &&
-            (tensor.scalar_type() == dtype || tensor.scalar_type() == at::kChar || tensor.scalar_type() == at::kByte));
+            (tensor.scalar_type() == dtype || tensor.scalar_type() == at::kChar || tensor.scalar_type() == at::kByte ||
+             kernels::is_block_quantised(tensor)));
   };
   for (const LayerWeights& w : decoder.weights.layers) {
     for (const at::Tensor* tensor : {&w.input_norm, &w.q, &w.k, &w.v, &w.q_norm, &w.k_norm, &w.o, &w.attention_out_norm,

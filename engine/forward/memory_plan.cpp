@@ -93,6 +93,7 @@ int64_t quantised_bytes(const Quantisation& quantisation, const std::vector<int6
 std::string name_of_weights(const DecoderConfig& config, at::ScalarType dtype) {
   if (dtype == at::kChar) return "int8";
   if (dtype != kAsStored) return "";
+  if (config.quantisation.method == Quantisation::Method::kGguf) return "as in the GGUF file";
   const kernels::Packing packing = packing_of(config.quantisation);
   return packing == kernels::Packing::kE4m3 ? "fp8" : packing == kernels::Packing::kCodes4 ? "int4" : "int8";
 }
@@ -136,6 +137,8 @@ int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype, int rank
   const auto int8 = [](const std::vector<int64_t>& shape) {
     return shape[0] * kernels::cpu::pack_row_bytes<kernels::cpu::Int8>(nullptr, shape[1]);
   };
+  if (dtype == kAsStored && config.quantisation.method == Quantisation::Method::kGguf)
+    return config.quantisation.file_bytes + wide * config.vocab_size * config.hidden_size;
   int64_t total = 0;
   for (const Parameter& p : list_parameters(none, config)) {
     std::vector<int64_t> shape = p.shape;
@@ -175,7 +178,7 @@ MemoryPlan plan_memory(const MemoryRequest& request) {
     plan.workspace_bytes += pass_bytes(config, std::max(kPromptRows, logit_rows), logit_rows);
     if (request.device.is_cuda())
       plan.workspace_bytes += request.sequences * attention_bytes(config, request.tokens_per_sequence);
-    if (dtype == kAsStored) plan.workspace_bytes += dequantised_bytes(config);
+    if (dtype == kAsStored && request.device.is_cuda()) plan.workspace_bytes += dequantised_bytes(config);
   };
   const int ranks = request.ranks;
   add(ranks > 1 ? shard_config(request.target, ranks - 1, ranks) : request.target, request.target_dtype,

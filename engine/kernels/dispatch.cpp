@@ -6,6 +6,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "engine/kernels/block_quantised.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/quantised_matrix.h"
@@ -108,6 +109,8 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOpt
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out) {
+  if (is_block_quantised(weight))
+    return linear(x, dequantise_blocks(weight, x.size(-1)).to(x.scalar_type()), bias, out);
   const bool by_group = is_group_quantised(weight);
   if (weight.scalar_type() == at::kChar || by_group) {
     const at::Tensor result = by_group ? group_quantised_linear(x, weight, bias) : int8_linear(x, weight, bias);

@@ -23,7 +23,7 @@ class Parts {
   bool has(const char* part) const { return files_.contains(stem_ + part); }
   const TensorEntry& entry(const char* part) const { return files_.entry(stem_ + part); }
   std::string where(const char* part) const {
-    return files_.shard_of(stem_ + part).file().path().string() + ": tensor " + stem_ + part;
+    return files_.file_of(stem_ + part).path().string() + ": tensor " + stem_ + part;
   }
 
   at::Tensor raw(const char* part, const char* dtype, at::ScalarType type, at::IntArrayRef shape) const {
@@ -218,7 +218,7 @@ std::optional<QuantisedMatrix> read_quantised(const SafetensorsDirectory& files,
 }
 
 void require_quantised(const SafetensorsDirectory& files, const Quantisation& quantisation) {
-  if (quantisation.method == Method::kNone) return;
+  if (quantisation.method == Method::kNone || quantisation.method == Method::kGguf) return;
   const bool fp8 = quantisation.method == Method::kFp8;
   for (const std::string& name : files.names())
     if (fp8 ? files.entry(name).dtype == "F8_E4M3" : name.ends_with(".qweight")) return;

@@ -51,7 +51,7 @@ struct Found {
 Found look_up(const SafetensorsDirectory& files, const std::string& name, at::IntArrayRef shape) {
   if (!files.contains(name)) throw Error(ErrorKind::kModel, "tensor " + name + " is missing");
   const TensorEntry& entry = files.entry(name);
-  const InputFile& file = files.shard_of(name).file();
+  const InputFile& file = files.file_of(name);
   const std::string where = file.path().string() + ": tensor " + name;
   if (at::IntArrayRef(entry.shape) != shape)
     throw Error(ErrorKind::kModel, where + " has shape " + c10::str(at::IntArrayRef(entry.shape)) +

@@ -2,68 +2,32 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
-#include <set>
+#include <memory>
 
 #include "base/file.h"
 #include "base/log.h"
-#include "base/progress.h"
 #include "base/safetensors.h"
+#include "engine/kernels/block_quantised.h"
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/tensor_block.h"
 #include "engine/kernels/visible_devices.h"
 #include "engine/weights/draft_vocab.h"
+#include "engine/weights/parameter_source.h"
 #include "engine/weights/quantised_layers.h"
 #include "engine/weights/quantised_reader.h"
 #include "engine/weights/stored_tensor.h"
-#include "engine/weights/tensor_reader.h"
 
 namespace specdec::model {
 
 namespace {
-
-// Returns whether a tensor may be in the files but is not read: a rotary buffer of old exports, or the copy of a tied
-// lm_head.
-bool ignored(const std::string& name, const DecoderConfig& config) {
-  return name.ends_with(".rotary_emb.inv_freq") || (config.tie_embeddings && name == "lm_head.weight");
-}
-
-// Throws Error(kModel) if the files store an lm_head that differs from the embedding although config.json ties the two.
-// Some engines would use the stored lm_head, others the embedding, so they would run different models.
-void require_tied_head(const SafetensorsDirectory& files, const DecoderConfig& config) {
-  const std::string head = "lm_head.weight", embedding = "model.embed_tokens.weight";
-  if (!config.tie_embeddings || !files.contains(head) || !files.contains(embedding) || files.equal(head, embedding))
-    return;
-  throw Error(ErrorKind::kModel, files.shard_of(head).file().path().string() + ": tensor " + head + " differs from " +
-                                     embedding + ", and config.json ties them: set tie_word_embeddings to false if " +
-                                     head + " is the model's, else remove the tensor");
-}
 
 // Returns the slice of a parameter that this rank keeps; without ranks, the whole parameter.
 Slice own_slice(const Parameter& p, const DecoderConfig& config, const ShardGroup* group) {
   return slice_of(group ? p.split : Split::kNone, p.shape, config, group ? group->rank() : 0,
                   group ? group->count() : 1);
 }
-
-at::Tensor narrowed(const at::Tensor& whole, const Slice& slice) {
-  return whole.narrow(slice.dim, slice.share.begin, slice.share.length);
-}
-
-// Provides the values of a decoder's parameters, which are requested in the order of list_parameters().
-class ParameterSource {
- public:
-  virtual ~ParameterSource() = default;
-  // Returns the packed matrix of a parameter that stays quantised (kernels/quantised_matrix.h), or nothing.
-  virtual at::Tensor kept_quantised(const Parameter&) { return {}; }
-  // Returns a whole parameter on the CPU.
-  virtual at::Tensor whole(const Parameter& p) = 0;
-  // Writes a slice of a parameter to `out`, which has the slice's shape, converted to the dtype and device of `out`.
-  virtual void put(const Parameter& p, const Slice& slice, const at::Tensor& out) {
-    out.copy_(narrowed(whole(p), slice));
-  }
-};
 
 // Sets every parameter, or this rank's slice of it, from `source`, in its dtype and on the device; matrices that stay
 // quantised are not converted. decoder.config must be that of the whole decoder. On the CPU all other parameters share
@@ -79,20 +43,36 @@ void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, ParameterSo
     shape[static_cast<size_t>(slice.dim)] = slice.share.length;
     return shape;
   };
+  const auto blocks_of = [&](const Parameter& p) {
+    return kernels::block_shape(*source.block_kind(p), p.shape[0], p.shape[1]);
+  };
   size_t bytes = 0;
   const auto plan = [&](at::IntArrayRef shape, bool quantised) {
     bytes += TensorBlock::padded(
         static_cast<size_t>(quantised ? shape[0] * kernels::cpu::pack_row_bytes<kernels::cpu::Int8>(nullptr, shape[1])
                                       : c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(side))));
   };
-  for (const Parameter& p : parameters) plan(shape_of(p), int8 && p.in_products);
+  const auto plan_blocks = [&](const Parameter& p) {
+    bytes += TensorBlock::padded(static_cast<size_t>(c10::multiply_integers(blocks_of(p))));
+  };
+  for (const Parameter& p : parameters)
+    p.in_products && source.block_kind(p) ? plan_blocks(p) : plan(shape_of(p), int8 && p.in_products);
+  const bool block_head = decoder.config.tie_embeddings && source.block_kind(parameters.front());
   if (own_head) plan(shape_of(parameters.front()), true);
+  if (block_head) plan_blocks(parameters.front());
   TensorBlock block(device.is_cpu() ? bytes : 0);
   const auto take_int8 = [&](const at::Tensor& made) {
     const at::Tensor quantised = kernels::quantise_int8(made);
     return device.is_cpu() ? block.take(quantised.sizes(), at::kChar).copy_(quantised) : quantised.to(device);
   };
+  const auto take_blocks = [&](const Parameter& p) {
+    return source.packed_blocks(p, block.take(blocks_of(p), at::ScalarType::Bits8));
+  };
   for (const Parameter& p : parameters) {
+    if (p.in_products && source.block_kind(p)) {
+      *p.tensor = take_blocks(p);
+      continue;
+    }
     if (const at::Tensor kept = source.kept_quantised(p); kept.defined()) {
       *p.tensor = kept.to(device);
       continue;
@@ -106,7 +86,10 @@ void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, ParameterSo
       source.put(p, slice, *p.tensor);
     }
   }
-  if (decoder.config.tie_embeddings) weights.lm_head = own_head ? take_int8(weights.embed.cpu()) : weights.embed;
+  if (decoder.config.tie_embeddings)
+    weights.lm_head = block_head ? take_blocks(parameters.front())
+                      : own_head ? take_int8(weights.embed.cpu())
+                                 : weights.embed;
 }
 
 }  // namespace
@@ -117,108 +100,6 @@ void DecoderWeights::visit(const DecoderConfig& config,
 }
 
 namespace {
-
-// Provides the parameters from the files of a model.
-class StoredParameters final : public ParameterSource {
- public:
-  // Tensors that are quantised in the files are converted to `read_as`, except those that stay quantised in `keep`.
-  StoredParameters(const SafetensorsDirectory& files, const DecoderConfig& config, at::Device device,
-                   at::ScalarType read_as, DecoderWeights* keep)
-      : files_(files),
-        config_(config),
-        read_as_(read_as),
-        keep_(keep),
-        reader_(files, device),
-        host_reader_(files, at::kCPU) {
-    for (const std::string& name : files.names())
-      if (!ignored(name, config)) unread_.insert(name);
-  }
-
-  at::Tensor kept_quantised(const Parameter& p) override {
-    if (!keep_ || !stays_quantised(p) || !is_quantised(p)) return {};
-    at::Tensor kept = keep_quantised(*keep_, p.tensor, quantised_->outputs(p.row, p.shape[0]));
-    if (!kept.defined()) ++widened_;
-    return kept;
-  }
-  at::Tensor whole(const Parameter& p) override {
-    if (is_quantised(p)) return dequantised(p);
-    at::Tensor out = at::empty(p.shape, read_as_);
-    if (is_joined(p))
-      read_joined(host_reader_, p, out);
-    else
-      read(host_reader_, p, {0, {0, p.shape[0]}}, out);
-    return out;
-  }
-  void put(const Parameter& p, const Slice& slice, const at::Tensor& out) override {
-    if (is_quantised(p))
-      out.copy_(narrowed(dequantised(p), slice));
-    else if (is_joined(p) && out.sizes() != at::IntArrayRef(p.shape))
-      out.copy_(narrowed(whole(p), slice));
-    else if (is_joined(p))
-      read_joined(reader_, p, out);
-    else
-      read(reader_, p, slice, out);
-  }
-
-  // Throws Error(kModel) if the files have tensors that no parameter needs.
-  void check_all_read() {
-    drop_unneeded(files_, config_.quantisation, unread_);
-    if (!unread_.empty())
-      throw Error(ErrorKind::kModel, std::to_string(unread_.size()) + " tensors are not part of this " +
-                                         config_.model_type + " model as config.json describes it, the first is " +
-                                         *unread_.begin());
-  }
-  bool narrowed_some() const { return narrowed_; }  // whether fp32 was converted to a narrower dtype
-  int64_t widened() const { return widened_; }      // number of quantised matrices that had to be dequantised
-
- private:
-  static std::vector<int64_t> stored_shape(const Parameter& p) {
-    std::vector<int64_t> shape = p.shape;
-    shape[0] = p.stored_rows;
-    return shape;
-  }
-  // Returns whether the stored tensor that contains p is quantised. If so, sets quantised_ to that tensor.
-  bool is_quantised(const Parameter& p) {
-    if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while reading weights");
-    if (p.stored != quantised_name_) {
-      quantised_ = read_quantised(files_, config_.quantisation, p.stored, stored_shape(p), unread_);
-      quantised_name_ = p.stored;
-    }
-    return quantised_.has_value();
-  }
-  bool is_joined(const Parameter& p) const {
-    return !p.joined.stored.empty() && !files_.contains(p.stored) && files_.contains(p.joined.stored);
-  }
-  void read_joined(TensorReader& reader, const Parameter& p, const at::Tensor& out) {
-    const JoinedPlace& place = p.joined;
-    reader.read(place.stored, place.shape, {place.row, place.rows, place.column, out.numel() / place.rows}, out);
-    narrowed_ |= read_as_ != at::kFloat && files_.entry(place.stored).dtype == "F32";
-    unread_.erase(place.stored);
-  }
-  at::Tensor dequantised(const Parameter& p) const {
-    return converted(kernels::dequantise(quantised_->outputs(p.row, p.shape[0])), read_as_, "tensor " + p.stored);
-  }
-  void read(TensorReader& reader, const Parameter& p, const Slice& slice, const at::Tensor& out) {
-    const bool by_rows = slice.dim == 0;
-    StoredPart part{.row = p.row, .rows = p.shape[0], .columns = p.shape.size() > 1 ? p.shape[1] : 1};
-    (by_rows ? part.row : part.column) += slice.share.begin;
-    (by_rows ? part.rows : part.columns) = slice.share.length;
-    reader.read(p.stored, stored_shape(p), part, out);
-    narrowed_ |= read_as_ != at::kFloat && files_.entry(p.stored).dtype == "F32";
-    unread_.erase(p.stored);
-  }
-
-  const SafetensorsDirectory& files_;
-  const DecoderConfig& config_;
-  at::ScalarType read_as_;
-  DecoderWeights* keep_;
-  TensorReader reader_, host_reader_;
-  std::set<std::string> unread_;
-  std::string quantised_name_;  // name of the tensor that is_quantised() read last
-  std::optional<kernels::QuantisedMatrix> quantised_;
-  bool narrowed_ = false;
-  int64_t widened_ = 0;
-};
 
 Decoder load(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
              std::shared_ptr<const ShardGroup> group) {
@@ -232,19 +113,20 @@ Decoder load(const std::filesystem::path& directory, at::Device device, at::Scal
   // For int8, tensors are read as fp32, so that nothing is rounded twice.
   const at::ScalarType read_as = dtype == at::kChar ? at::kFloat : side_dtype(dtype, config);
   const SafetensorsDirectory files(directory);
-  StoredParameters source(files, decoder.config, device, read_as, keeps ? &decoder.weights : nullptr);
+  const std::unique_ptr<FileParameters> source =
+      make_parameters(files, decoder.config, {device, read_as, keeps ? &decoder.weights : nullptr});
   with_context(directory.string(), [&] {
     require_tied_head(files, decoder.config);
     require_quantised(files, decoder.config.quantisation);
-    fill(decoder, device, dtype, source);
+    fill(decoder, device, dtype, *source);
     if (keeps) finish_quantised(decoder, device);
-    source.check_all_read();
+    source->check_all_read();
   });
-  if (source.widened() > 0)
-    log(LogLevel::kWarn, directory.string() + ": " + std::to_string(source.widened()) +
+  if (source->widened() > 0)
+    log(LogLevel::kWarn, directory.string() + ": " + std::to_string(source->widened()) +
                              " quantised matrices take the memory of 16 bits, since the kernels do not read their "
                              "groups, scales or order of inputs");
-  if (source.narrowed_some())
+  if (source->narrowed_some())
     log(LogLevel::kWarn,
         directory.string() + ": fp32 tensors are narrowed to " + dtype_name(read_as) + "; --dtype fp32 keeps them");
   config.dtype = side_dtype(dtype, config);
@@ -259,18 +141,15 @@ Decoder load_part(const std::filesystem::path& directory, at::Device device, at:
                   const Needed& needed) {
   Decoder decoder{load_decoder_config(directory), {}};
   const SafetensorsDirectory files(directory);
-  std::set<std::string> unread;
   with_context(directory.string(), [&] {
     require_tied_head(files, decoder.config);
     require_quantised(files, decoder.config.quantisation);
     DecoderWeights& weights = decoder.weights;
-    TensorReader reader(files, device);
+    const std::unique_ptr<FileParameters> source = make_parameters(files, decoder.config, {device, dtype});
     for (const Parameter& p : list_parameters(weights, decoder.config)) {
       if (!needed(p.tensor, decoder)) continue;
-      const std::optional<kernels::QuantisedMatrix> quantised =
-          read_quantised(files, decoder.config.quantisation, p.stored, p.shape, unread);
-      *p.tensor = quantised ? converted(kernels::dequantise(*quantised), dtype, "tensor " + p.stored).to(device)
-                            : reader.read(p.stored, p.shape, dtype);
+      *p.tensor = at::empty(p.shape, at::TensorOptions(device).dtype(dtype));
+      source->put(p, own_slice(p, decoder.config, nullptr), *p.tensor);
     }
     if (decoder.config.tie_embeddings) weights.lm_head = weights.embed;
     weights.layers.clear();
@@ -333,6 +212,8 @@ void reduce_head(Decoder& decoder) {
       head = kernels::quantise_int8(kernels::dequantise_int8(head.cpu(), k).index_select(0, index.cpu()))
                  .to(head.device());
       break;
+    case at::ScalarType::Bits8:
+      throw Error(ErrorKind::kInternal, "a head of a GGUF file has no draft vocabulary");
     case at::kByte:
       head = kernels::pack(kernels::unpack(head, k, decoder.config.dtype).index_select(0, index));
       break;
@@ -408,8 +289,11 @@ at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& confi
 at::ScalarType resolve_decoding_dtype(const std::string& flag, const DecoderConfig& config, at::Device device,
                                       int ranks) {
   const at::ScalarType dtype = resolve_dtype(flag, config);
-  const bool keeps = flag == "auto" && device.is_cuda() && ranks == 1 &&
-                     config.quantisation.method != Quantisation::Method::kNone && dtype != at::kFloat;
+  const Quantisation::Method method = config.quantisation.method;
+  const bool runs = method == Quantisation::Method::kGguf ? device.is_cpu()
+                                                          : method != Quantisation::Method::kNone &&
+                                                                device.is_cuda() && dtype != at::kFloat;
+  const bool keeps = flag == "auto" && ranks == 1 && runs;
   return keeps ? kAsStored : dtype;
 }
 

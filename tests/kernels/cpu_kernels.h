@@ -32,7 +32,7 @@ template <class T>
 class CpuKernels : public testing::Test {
  protected:
   CpuKernels() { count = available<T>(all); }
-  const Kernels<T>* all[3];
+  const Kernels<T>* all[kInstructionSets];
   int count = 0;
 };
 using Types = testing::Types<float, Bf16>;
@@ -41,14 +41,14 @@ using Types = testing::Types<float, Bf16>;
 // that all other elements still have the value 0.5 that the whole array had before.
 inline void expect_products(const std::vector<float>& out, const std::vector<float>& x, const std::vector<float>& w,
                             const std::vector<float>& bias, int64_t rows, int64_t used, int64_t k, int64_t n,
-                            const char* set) {
+                            const char* set, double tolerance = 1e-5) {
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < n; ++c) {
       double sum = 0;
       for (int64_t i = 0; i < k; ++i)
         sum += static_cast<double>(x[static_cast<size_t>(r * k + i)]) * w[static_cast<size_t>(c * k + i)];
       const bool given = r < used && c >= 2 && c < n - 1;
-      EXPECT_NEAR(out[static_cast<size_t>(r * n + c)], given ? 0.5 + sum + bias[static_cast<size_t>(c)] : 0.5, 1e-5)
+      EXPECT_NEAR(out[static_cast<size_t>(r * n + c)], given ? 0.5 + sum + bias[static_cast<size_t>(c)] : 0.5, tolerance)
           << set << " k " << k << " row " << r << " column " << c;
     }
   }

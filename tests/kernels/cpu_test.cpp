@@ -437,7 +437,7 @@ TEST(Bf16, RoundsToNearestEven) {
   // 1 + 1/256 and 1 + 3/256 are half-way between two bf16 numbers, so they round to the even one.
   const float in[] = {1.0f, 1.00390625f, 1.01171875f, 3.4e38f, -0.0f, std::nanf("")};
   const uint16_t expected[] = {0x3f80, 0x3f80, 0x3f82, 0x7f80, 0x8000, 0x7fc0};
-  const Kernels<Bf16>* all[3];
+  const Kernels<Bf16>* all[kInstructionSets];
   for (int set = available<Bf16>(all) - 1; set >= 0; --set) {
     Bf16 out[6];
     all[set]->narrow(in, 6, out);

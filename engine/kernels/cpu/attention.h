@@ -1,6 +1,6 @@
 // Attention for few query positions. Part of impl.h: included once per instruction set, with SPECDEC_ISA and
 // SPECDEC_LANES defined.
-#include "engine/kernels/cpu/linear_int8.h"
+#include "engine/kernels/cpu/linear_blocks.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
 

@@ -20,6 +20,7 @@ struct Simd {
   typedef int16_t S __attribute__((vector_size(2 * W)));
   typedef int16_t Pairs __attribute__((vector_size(4 * W)));
   typedef int8_t BytePairs __attribute__((vector_size(2 * W)));
+  typedef int8_t Bytes __attribute__((vector_size(W)));
 };
 template <int W>
 using F = typename Simd<W>::F;

@@ -1,0 +1,4 @@
+// Compiles the kernels for AVX-512 with VNNI (compiler flags: engine/CMakeLists.txt).
+#define SPECDEC_ISA avx512_vnni
+#define SPECDEC_LANES 16
+#include "engine/kernels/cpu/impl.h"
