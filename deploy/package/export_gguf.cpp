@@ -76,6 +76,8 @@ class GgufExport {
         where_((options.model / "config.json").string()),
         config_(read_json(options.model / "config.json", ErrorKind::kModel)),
         files_(options.model) {
+    if (files_.gguf() != nullptr)
+      throw Error(ErrorKind::kModel, options.model.string() + ": a GGUF file already; expected a checkpoint of safetensors");
     if (!config_.is_object()) throw Error(ErrorKind::kModel, where_ + ": expected an object");
     const gguf::ExportFamily& family =
         gguf::export_family(json_string(config_, "model_type", where_, ErrorKind::kModel), where_);
@@ -141,7 +143,7 @@ class GgufExport {
   }
 
   std::string where_of(const std::string& tensor) const {
-    return files_.shard_of(tensor).file().path().string() + ": tensor " + tensor;
+    return files_.file_of(tensor).path().string() + ": tensor " + tensor;
   }
 
   // Returns the type that stores a parameter as it is.
@@ -181,7 +183,7 @@ class GgufExport {
     const TensorEntry& entry = files_.entry(tensor);
     const auto width = static_cast<size_t>(dtype_bytes(entry.dtype));
     raw_.resize(out.size() * width);
-    files_.shard_of(tensor).file().read(entry.offset + static_cast<uint64_t>(first) * width, raw_);
+    files_.file_of(tensor).read(entry.offset + static_cast<uint64_t>(first) * width, raw_);
     if (entry.dtype == "F32") {
       std::memcpy(out.data(), raw_.data(), raw_.size());
     } else {
