@@ -216,6 +216,9 @@ class ConfigExport {
         divisors.push_back(real(json_double(Json{{key, item}}, key.c_str(), {1e-6, 1e6}, where_, kExportError)));
       out_.factors.emplace_back("rope_factors_" + std::string(kind) + ".weight", std::move(divisors));
     }
+    out_.warnings.push_back(
+        "llama.cpp chooses longrope's factors by the size of its context (-c) and not by the text: " +
+        std::to_string(static_cast<int64_t>(context)) + " tokens at most give the short ones");
   }
 
   // Returns for each layer whether it has a window.

@@ -67,7 +67,8 @@ std::string split_pattern(const Json& step) {
 }
 
 Division division_of(const std::vector<Json>& steps) {
-  if (steps.empty() || !is_step(steps.back(), "ByteLevel") || flag_of(steps.back(), "add_prefix_space", true)) return {};
+  if (steps.empty() || !is_step(steps.back(), "ByteLevel") || flag_of(steps.back(), "add_prefix_space", true))
+    return {};
   const bool by_words = flag_of(steps.back(), "use_regex", true);
   if (steps.size() == 1 && by_words) return {"", "gpt-2", nullptr};
   if (steps.size() == 2 && by_words && is_step(steps[0], "Digits") && flag_of(steps[0], "individual_digits", false))
@@ -93,8 +94,7 @@ std::string pre_of(const Json& tokenizer, const std::string& where) {
   const char* const name = ignores ? division.ignoring : division.merging;
   if (name == nullptr)
     refuse_pieces(where, "pre_tokenizer: llama.cpp has none that divides text like " +
-                             brief(tokenizer.value("pre_tokenizer", Json())) +
-                             (ignores ? " with ignore_merges" : ""));
+                             brief(tokenizer.value("pre_tokenizer", Json())) + (ignores ? " with ignore_merges" : ""));
   for (const Json& step : steps_of(tokenizer, "normalizer", "normalizers"))
     if (!is_step(step, "NFC")) refuse_pieces(where, "normalizer: llama.cpp has none like " + brief(step));
   return name;

@@ -92,8 +92,8 @@ std::vector<ExportedTensor> exported_tensors(const ExportFamily& family, const E
     take({"output.weight", embedding});
   if (config.shape.tied) left.erase(head);
   if (!left.empty())
-    throw Error(ErrorKind::kModel, where + ": tensor " + *left.begin() + ": llama.cpp has no place for it in " +
-                                       family.architecture);
+    throw Error(ErrorKind::kModel,
+                where + ": tensor " + *left.begin() + ": llama.cpp has no place for it in " + family.architecture);
   return out;
 }
 

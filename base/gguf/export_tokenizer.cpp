@@ -21,9 +21,9 @@ constexpr ErrorKind kTokenizerError = ErrorKind::kModel;
 constexpr int32_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6;
 
 // Texts of tokens that end an answer in llama.cpp, whatever the file says (src/llama-vocab.cpp, special_eog_ids).
-constexpr const char* kEndsKnownByText[] = {"<|eot_id|>",     "<|im_end|>", "<|end|>",          "<end_of_turn>",
-                                            "<|endoftext|>",  "</s>",       "<|eom_id|>",       "<EOT>",
-                                            "<|end_of_text|>", "<eos>",     "<end_of_utterance>"};
+constexpr const char* kEndsKnownByText[] = {"<|eot_id|>",      "<|im_end|>", "<|end|>",           "<end_of_turn>",
+                                            "<|endoftext|>",   "</s>",       "<|eom_id|>",        "<EOT>",
+                                            "<|end_of_text|>", "<eos>",      "<end_of_utterance>"};
 
 struct AddedToken {
   std::string text;
@@ -53,8 +53,8 @@ class TokenizerExport {
     add("token_type", types_);
     add_special_ids();
     add_template();
-    out_.has_phi3_tokens = ids_.contains("</s>") && ids_.contains("<unk>") && ids_.contains("<s>") &&
-                           ids_.contains("<|endoftext|>");
+    out_.has_phi3_tokens =
+        ids_.contains("</s>") && ids_.contains("<unk>") && ids_.contains("<s>") && ids_.contains("<|endoftext|>");
     return std::move(out_);
   }
 
@@ -73,7 +73,8 @@ class TokenizerExport {
 
   void read_model() {
     if (!files_.tokenizer.is_object()) refuse("expected an object");
-    if (!files_.tokenizer.contains("model") || !files_.tokenizer["model"].is_object()) refuse("model: expected an object");
+    if (!files_.tokenizer.contains("model") || !files_.tokenizer["model"].is_object())
+      refuse("model: expected an object");
     const Json& model = files_.tokenizer["model"];
     for (const auto& [key, value] : model.items())
       if (!value.is_structured()) model_[key] = value;
@@ -104,7 +105,8 @@ class TokenizerExport {
     const Json listed = files_.tokenizer_config.value("added_tokens_decoder", Json::object());
     if (listed.is_object())
       for (const auto& [key, entry] : listed.items()) {
-        const bool is_number = !key.empty() && key.size() < 9 && key.find_first_not_of("0123456789") == std::string::npos;
+        const bool is_number =
+            !key.empty() && key.size() < 9 && key.find_first_not_of("0123456789") == std::string::npos;
         if (!is_number) refuse("tokenizer_config.json: added_tokens_decoder: expected ids as keys");
         read_entry(std::stoll(key), entry);
       }
@@ -152,7 +154,8 @@ class TokenizerExport {
     add("model", std::string("gpt2"));
     add("pre", pre_of(files_.tokenizer, files_.where));
     if (files_.tokenizer.contains("normalizer") && !files_.tokenizer["normalizer"].is_null())
-      out_.warnings.push_back("llama.cpp does not normalise text (NFC), and makes other tokens of decomposed characters");
+      out_.warnings.push_back(
+          "llama.cpp does not normalise text (NFC), and makes other tokens of decomposed characters");
     std::vector<std::string> merges;
     for (const auto& [left, right] : merges_of(files_.tokenizer, files_.where)) merges.push_back(left + " " + right);
     add("merges", std::move(merges));
@@ -290,7 +293,8 @@ class TokenizerExport {
         const std::string name = item.is_object() ? named_text(item.value("name", Json())) : "",
                           text = item.is_object() ? named_text(item.value("template", Json())) : "";
         if (name == "default" && main.empty()) main = text;
-        if (name.empty() || name == "default" || text.empty() || std::ranges::find(names, name) != names.end()) continue;
+        if (name.empty() || name == "default" || text.empty() || std::ranges::find(names, name) != names.end())
+          continue;
         names.push_back(name);
         out_.metadata.emplace_back(key + "." + name, text);
       }

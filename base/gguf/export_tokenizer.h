@@ -29,13 +29,14 @@ struct ExportedTokenizer {
 };
 
 // Two kinds of BPE are written:
-// - byte-level: tokenizer.ggml.model "gpt2" with the merges, and tokenizer.ggml.pre for the way in which text is divided
+// - byte-level: tokenizer.ggml.model "gpt2" with the merges, and tokenizer.ggml.pre for the way in which text is
+// divided
 //   before. The ways that llama.cpp has are recognised by their regular expressions.
 // - with byte fallback, as made from SentencePiece models: model "llama" with a score for each token, which llama.cpp
 //   merges by. Scores are ranks of the merges: −0 for the token that is made first.
-// Throws Error(kModel) naming the file for a tokenizer of which llama.cpp would make other tokens: another kind, another
-// division, or merges that scores cannot express. `vocab_size` is that of the model; ids without a token get one of type
-// "unused".
+// Throws Error(kModel) naming the file for a tokenizer of which llama.cpp would make other tokens: another kind,
+// another division, or merges that scores cannot express. `vocab_size` is that of the model; ids without a token get
+// one of type "unused".
 ExportedTokenizer export_tokenizer(const TokenizerFiles& files, int64_t vocab_size);
 
 }  // namespace specdec::gguf

@@ -77,7 +77,8 @@ class GgufExport {
         config_(read_json(options.model / "config.json", ErrorKind::kModel)),
         files_(options.model) {
     if (files_.gguf() != nullptr)
-      throw Error(ErrorKind::kModel, options.model.string() + ": a GGUF file already; expected a checkpoint of safetensors");
+      throw Error(ErrorKind::kModel,
+                  options.model.string() + ": a GGUF file already; expected a checkpoint of safetensors");
     if (!config_.is_object()) throw Error(ErrorKind::kModel, where_ + ": expected an object");
     const gguf::ExportFamily& family =
         gguf::export_family(json_string(config_, "model_type", where_, ErrorKind::kModel), where_);
