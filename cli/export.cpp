@@ -50,7 +50,7 @@ int run_export(const Global& global, const ExportFlags& flags) {
   result.head.started = format_utc(clock.unix_seconds());
   const ResolvedModel model = resolve_model(flags.model);
   if (flags.draft && model.draft.empty())
-    throw Error(ErrorKind::kUsage, "--draft: " + flags.model + " is no package; name the draft as MODEL");
+    throw Error(ErrorKind::kUsage, "--packaged-draft: " + flags.model + " is no package; name the draft as MODEL");
   result.file = deploy::export_gguf(
       {.model = flags.draft ? model.draft : model.directory, .out = flags.gguf, .type = flags.type, .name = flags.name},
       make_progress(global));
@@ -85,12 +85,12 @@ void add_export(Cli& cli) {
       ->check(CLI::IsMember(deploy::known_gguf_types()))
       ->capture_default_str();
   sub->add_option("--name", flags->name, "general.name in the file; default: the model's name")->type_name("NAME");
-  sub->add_flag("--draft", flags->draft, "Of a package, write its draft");
+  sub->add_flag("--packaged-draft", flags->draft, "Of a package, write its draft");
   sub->footer(
       "Examples:\n"
       "  specdec export --gguf target.gguf models/target\n"
       "  specdec export --gguf draft.gguf --type q8_0 run/draft\n"
-      "  specdec export --gguf draft.gguf --draft store:production\n"
+      "  specdec export --gguf draft.gguf --packaged-draft store:production\n"
       "Exit codes: 0 written, 7 llama.cpp would run another model or make other tokens (the message says which), 74 "
       "disk "
       "full.");
