@@ -19,7 +19,7 @@ constexpr size_t kSignatureBytes = 64, kIdBytes = 8, kKeyBytes = 32;
 constexpr uint64_t kMaxScryptBytes = uint64_t{2} << 30;  // limit of scrypt's memory; minisign's own keys need 1 GiB
 constexpr uint64_t kMaxScryptOperations = uint64_t{1} << 27;  // limit; minisign's own keys need 2^25 (a second or two)
 
-using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
+using EvpKey = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
 using Context = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
 
 const unsigned char* bytes_of(std::string_view text) { return reinterpret_cast<const unsigned char*>(text.data()); }
@@ -56,7 +56,8 @@ std::string blake2b(std::string_view bytes) {
 }
 
 bool verify(const MinisignPublicKey& key, std::string_view message, std::string_view signature) {
-  const Key pkey(EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, key.key.data(), key.key.size()), EVP_PKEY_free);
+  const EvpKey pkey(EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, key.key.data(), key.key.size()),
+                    EVP_PKEY_free);
   const Context context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
   return pkey && context && EVP_DigestVerifyInit(context.get(), nullptr, nullptr, nullptr, pkey.get()) == 1 &&
          EVP_DigestVerify(context.get(), bytes_of(signature), signature.size(), bytes_of(message), message.size()) == 1;
@@ -202,9 +203,9 @@ std::string sign_minisign(std::string_view message, const fs::path& secret_key, 
     throw Error(ErrorKind::kUsage, "the trusted comment must be one line");
   const Secret secret = read_secret_key(secret_key, passphrase);
   const std::string id = secret.bytes.substr(0, kIdBytes);
-  const Key key(EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr,
-                                             bytes_of(std::string_view(secret.bytes).substr(kIdBytes)), kKeyBytes),
-                EVP_PKEY_free);
+  const EvpKey key(EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr,
+                                                bytes_of(std::string_view(secret.bytes).substr(kIdBytes)), kKeyBytes),
+                   EVP_PKEY_free);
   std::string derived(kKeyBytes, '\0');
   size_t size = derived.size();
   // The seed must yield the public key stored beside it. Otherwise the passphrase was wrong, or the key is damaged.

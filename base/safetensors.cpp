@@ -296,6 +296,11 @@ void SafetensorsDirectory::open_index(const std::filesystem::path& index) {
                   shards_[i]->file().path().string() + ": tensor " + shown(name) + " is missing, " + at + " lists it");
 }
 
+bool has_weights(const std::filesystem::path& directory) {
+  return fs::exists(directory / "model.safetensors") || fs::exists(directory / "model.safetensors.index.json") ||
+         !gguf::file_in(directory).empty();
+}
+
 std::vector<std::string> SafetensorsDirectory::names() const {
   std::vector<std::string> names;
   for (const auto& [name, shard] : where_) names.push_back(name);

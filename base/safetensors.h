@@ -48,11 +48,11 @@ class SafetensorsFile {
 };
 
 // The tensors of a model directory: model.safetensors, the shards of model.safetensors.index.json, or the GGUF file
-// model.gguf or model-00001-of-<n>.gguf (base/gguf/model_files.h), whose tensors get their Hugging Face names; their dtype
-// is the type's name, such as "Q4_0". Throws Error(kModel) if no such file exists (the message names a pickle file if
-// there is one), if the index names a path with '/' or "..", if a shard or a tensor is missing, if a tensor is in two
-// shards, if a tensor is in a shard other than the one that the index names, or if config.json was made from a GGUF file
-// with another header.
+// model.gguf or model-00001-of-<n>.gguf (base/gguf/model_files.h), whose tensors get their Hugging Face names; their
+// dtype is the type's name, such as "Q4_0". Throws Error(kModel) if no such file exists (the message names a pickle
+// file if there is one), if the index names a path with '/' or "..", if a shard or a tensor is missing, if a tensor is
+// in two shards, if a tensor is in a shard other than the one that the index names, or if config.json was made from a
+// GGUF file with another header.
 class SafetensorsDirectory {
  public:
   explicit SafetensorsDirectory(const std::filesystem::path& directory);
@@ -82,6 +82,9 @@ class SafetensorsDirectory {
   std::map<std::string, size_t> where_;
   std::filesystem::path directory_;
 };
+
+// Returns whether a directory has a file that SafetensorsDirectory opens.
+bool has_weights(const std::filesystem::path& directory);
 
 struct TensorToWrite {
   std::string name;

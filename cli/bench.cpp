@@ -32,7 +32,7 @@ void add_bench(Cli& cli) {
   auto options = std::make_shared<deploy::BenchOptions>();
   CLI::App* sub = cli.app.add_subcommand(
       "bench", "Compares normal and speculative decoding on the same prompts and lengths; ranks drafts by speed-up");
-  sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")
+  sub->add_option("--target", options->target, "MODEL: local directory, .gguf file, org/name[@revision] or package")
       ->type_name("MODEL")
       ->required();
   sub->add_option("--draft", options->drafts, "MODEL that drafts; give several to rank them")

@@ -10,7 +10,7 @@ void add_generate(Cli& cli) {
   auto options = std::make_shared<deploy::GenerateOptions>();
   CLI::App* sub =
       cli.app.add_subcommand("generate", "Prints one answer in the terminal, with the speculation figures at the end");
-  sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")
+  sub->add_option("--target", options->target, "MODEL: local directory, .gguf file, org/name[@revision] or package")
       ->type_name("MODEL")
       ->required();
   sub->add_option("--draft", options->draft, "MODEL that drafts (a package brings its own)")->type_name("MODEL");

@@ -115,7 +115,7 @@ int run_create(const Global& global, const PackageFlags& flags) {
   options.engines = flags.engines;
   // The package refers to a local target by its absolute path, and to a hub model by its name.
   if (flags.reference_target)
-    options.reference = fs::is_directory(flags.target) ? fs::canonical(flags.target).string() : flags.target;
+    options.reference = fs::exists(flags.target) ? fs::canonical(flags.target).string() : flags.target;
   options.parent_channel = flags.channel;
   options.allow_failed = flags.allow_failed;
   options.is_public = flags.visibility == "public";

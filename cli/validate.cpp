@@ -45,7 +45,7 @@ void add_validate(Cli& cli) {
   auto options = std::make_shared<deploy::ValidateOptions>();
   CLI::App* sub = cli.app.add_subcommand(
       "validate", "Runs the gate: acceptance, roll-outs, speed and exactness of a draft, and a verdict");
-  sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")
+  sub->add_option("--target", options->target, "MODEL: local directory, .gguf file, org/name[@revision] or package")
       ->type_name("MODEL")
       ->required();
   sub->add_option("--draft", options->draft, "MODEL to be validated (a package brings its own)")->type_name("MODEL");

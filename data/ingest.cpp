@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/safetensors.h"
 #include "base/file.h"
 #include "base/fingerprint.h"
 #include "base/log.h"
@@ -41,8 +42,7 @@ constexpr const char kPlainTextRefused[] =
 // Returns the fingerprint of the target. Ingest does not need weights: a directory with only a tokenizer gives an id
 // that no target has.
 std::string ingest_target_id(const fs::path& target) {
-  const bool weights = fs::exists(target / "model.safetensors") || fs::exists(target / "model.safetensors.index.json");
-  return weights ? fingerprint_model(target).id : std::string(64, '0');
+  return has_weights(target) ? fingerprint_model(target).id : std::string(64, '0');
 }
 
 // Returns the one format of all rows, or null if the format of each row is to be recognised.

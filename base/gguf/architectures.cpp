@@ -1,5 +1,7 @@
 #include "base/gguf/architectures.h"
 
+#include "base/gguf/header_reader.h"
+
 namespace specdec::gguf {
 
 namespace {
@@ -49,29 +51,21 @@ constexpr Architecture kArchitectures[] = {
 
 const Architecture& architecture_of(const GgufFile& file) {
   const std::string name = file.text("general.architecture");
-  const auto refuse = [&](const std::string& found) {
-    std::string known;
-    for (const Architecture& row : kArchitectures) known += (known.empty() ? "" : ", ") + std::string(row.name);
-    throw Error(ErrorKind::kModel, path_of(file) + ": " + found + " is not supported from GGUF files; supported: " +
-                                       known + "; use the model's Hugging Face checkpoint instead");
-  };
+  std::string known, found = "general.architecture " + in_quotes(name);
   for (const Architecture& row : kArchitectures) {
+    known += (known.empty() ? "" : ", ") + std::string(row.name);
     if (name != row.name) continue;
-    if (file.integer(name + ".expert_count", 0, 1 << 20, 0) != 0)
-      refuse("a mixture of experts (" + name + ".expert_count)");
-    if (!file.flag(name + ".attention.causal", true)) refuse("bidirectional attention (" + name + ".attention.causal)");
-    return row;
+    const bool experts = file.integer(name + ".expert_count", 0, 1 << 20, 0) != 0;
+    if (!experts && file.flag(name + ".attention.causal", true)) return row;
+    found = experts ? "a mixture of experts (" + name + ".expert_count)"
+                    : "bidirectional attention (" + name + ".attention.causal)";
   }
-  refuse("general.architecture " + shown(name));
-  return kArchitectures[0];  // not reached
+  refuse_model(file, found + " is not supported; supported: " + known +
+                         ", without experts; use the model's Hugging Face checkpoint instead");
 }
 
-std::string path_of(const GgufFile& file) { return file.files().front()->path().string(); }
-
-std::string shown(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text.substr(0, 80)) out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  return out + (text.size() > 80 ? "…'" : "'");
+void refuse_model(const GgufFile& file, const std::string& text) {
+  throw Error(ErrorKind::kModel, file.files().front()->path().string() + ": " + text);
 }
 
 }  // namespace specdec::gguf

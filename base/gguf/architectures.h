@@ -28,10 +28,7 @@ struct Architecture {
 // mixtures of experts and for models that are not decoders.
 const Architecture& architecture_of(const GgufFile& file);
 
-// Returns the path of the file, which begins error messages.
-std::string path_of(const GgufFile& file);
-
-// Returns untrusted text for messages: control characters become '?', and long text is cut.
-std::string shown(const std::string& text);
+// Throws Error(kModel): "PATH: <text>".
+[[noreturn]] void refuse_model(const GgufFile& file, const std::string& text);
 
 }  // namespace specdec::gguf

@@ -312,8 +312,8 @@ class HeaderReader {
     if (header_.tensors.empty()) data = std::min(data, file_.size());
     if (data > file_.size()) refuse_file(file_, "it ends before the tensors' data (truncated?)");
     const uint64_t data_bytes = file_.size() - data;
-    std::stable_sort(header_.tensors.begin(), header_.tensors.end(),
-                     [](const auto& a, const auto& b) { return a.second.offset < b.second.offset; });
+    std::sort(header_.tensors.begin(), header_.tensors.end(),
+              [](const auto& a, const auto& b) { return a.second.offset < b.second.offset; });
     uint64_t end = 0;
     for (auto& [name, tensor] : header_.tensors) {
       if (tensor.offset > data_bytes || tensor.bytes > data_bytes - tensor.offset)

@@ -11,10 +11,6 @@ namespace specdec::gguf {
 
 namespace {
 
-[[noreturn]] void fail(const GgufFile& file, const std::string& message) {
-  throw Error(ErrorKind::kModel, path_of(file) + ": " + message);
-}
-
 // Returns the dtype in which activations are computed: that of most matrices if they are stored plainly.
 const char* dtype_of(const GgufFile& file) {
   size_t matrices = 0, half = 0, single = 0;
@@ -43,13 +39,14 @@ Shape write_shape(const GgufFile& file, const std::string& prefix, Json& out) {
   shape.heads = integer("attention.head_count", 1024);
   shape.kv_heads = integer("attention.head_count_kv", 1024, shape.heads);
   if (!file.has(prefix + "attention.key_length") && shape.hidden % shape.heads != 0)
-    fail(file, prefix + "attention.key_length is missing, and the embedding length " + std::to_string(shape.hidden) +
-                   " is no multiple of " + std::to_string(shape.heads) + " heads");
+    refuse_model(file, prefix + "attention.key_length is missing, and the embedding length " +
+                           std::to_string(shape.hidden) + " is no multiple of " + std::to_string(shape.heads) +
+                           " heads");
   shape.head_dim = integer("attention.key_length", 1024, std::max<int64_t>(1, shape.hidden / shape.heads));
   const int64_t value_dim = integer("attention.value_length", 1024, shape.head_dim);
   if (value_dim != shape.head_dim)
-    fail(file, prefix + "attention.value_length: expected the length of keys, " + std::to_string(shape.head_dim) +
-                   ", found " + std::to_string(value_dim));
+    refuse_model(file, prefix + "attention.value_length: expected the length of keys, " +
+                           std::to_string(shape.head_dim) + ", found " + std::to_string(value_dim));
   out["vocab_size"] = file.tensor("token_embd.weight").shape.front();
   out["hidden_size"] = shape.hidden;
   out["intermediate_size"] = integer("feed_forward_length", 1 << 20);
@@ -70,8 +67,8 @@ std::vector<bool> read_windows(const GgufFile& file, const std::string& prefix, 
   if (found != file.metadata().end())
     if (const auto* flags = std::get_if<std::vector<bool>>(&found->second)) {
       if (flags->size() != static_cast<size_t>(layers))
-        fail(file, key + ": expected a flag for each of the " + std::to_string(layers) + " layers, found " +
-                       std::to_string(flags->size()));
+        refuse_model(file, key + ": expected a flag for each of the " + std::to_string(layers) + " layers, found " +
+                               std::to_string(flags->size()));
       return *flags;
     }
   const int64_t step = file.integer(key, 1, 1024, usual);
@@ -83,7 +80,8 @@ std::vector<bool> read_windows(const GgufFile& file, const std::string& prefix, 
 void write_gemma(const GgufFile& file, const std::string& prefix, const Shape& shape, Json& out) {
   const bool second = prefix == "gemma2.";
   const std::string window = prefix + "attention.sliding_window";
-  if (!second && !file.has(window)) fail(file, window + " is missing; Gemma 3 without windows is not supported");
+  if (!second && !file.has(window))
+    refuse_model(file, window + " is missing; Gemma 3 without windows is not supported");
   out["sliding_window"] = file.integer(window, 1, 1 << 30, 4096);
   Json types = Json::array();
   for (const bool sliding : read_windows(file, prefix, shape.layers, second ? 2 : 6))
@@ -116,7 +114,7 @@ void write_family(const GgufFile& file, const Architecture& row, const Shape& sh
     return;
   }
   if (row.norms == Architecture::Norms::kAfter && file.integer(window, 0, 1 << 30, 0) != 0)
-    fail(file, window + ": OLMo 3, which has windows, is not supported");
+    refuse_model(file, window + ": OLMo 3, which has windows, is not supported");
   if (std::string_view(row.model_type) != "llama") out["use_sliding_window"] = false;
   if (std::string_view(row.model_type) != "smollm3") return;
   Json rotated = Json::array();
@@ -135,13 +133,15 @@ Json make_config(const GgufFile& file) {
   write_rope(file, row, shape.head_dim, out);
   const Vocabulary vocabulary = read_vocabulary(file);
   if (static_cast<int64_t>(vocabulary.tokens.size()) != out["vocab_size"])
-    fail(file, "tokenizer.ggml.tokens: expected a token for each of the " + out["vocab_size"].dump() +
-                   " rows of token_embd.weight, found " + std::to_string(vocabulary.tokens.size()));
+    refuse_model(file, "tokenizer.ggml.tokens: expected a token for each of the " + out["vocab_size"].dump() +
+                           " rows of token_embd.weight, found " + std::to_string(vocabulary.tokens.size()));
   out["bos_token_id"] = vocabulary.bos ? Json(*vocabulary.bos) : Json();
   out["eos_token_id"] = vocabulary.eos ? Json(*vocabulary.eos) : Json();
   out["pad_token_id"] = vocabulary.pad ? Json(*vocabulary.pad) : Json();
   out["torch_dtype"] = dtype_of(file);
-  out["quantization_config"] = {{"quant_method", "gguf"}, {"header", file.header_digest()}};
+  uint64_t bytes = 0;
+  for (const auto& [name, tensor] : file.tensors()) bytes += tensor.bytes;
+  out["quantization_config"] = {{"quant_method", "gguf"}, {"header", file.header_digest()}, {"bytes", bytes}};
   return out;
 }
 

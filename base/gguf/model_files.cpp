@@ -56,11 +56,15 @@ bool add_state(const fs::path& path, Sha256& digest) {
   return true;
 }
 
+// The number of the form in which this unit writes the files of a directory. Raise it when they change.
+constexpr const char* kForm = " 2";
+
 // Returns the name of the directory: the file's name, so that reports name the model, and a digest of the file's state.
 // Another version of specdec may write other files, so its number is part of the digest.
 std::string directory_name(const fs::path& file) {
   Sha256 digest;
   digest.update(std::string_view(kToolVersion));
+  digest.update(std::string_view(kForm));
   const std::string name = file.filename().string();
   const size_t parts = count_parts(name);
   const std::string stem = parts == 1 ? file.stem().string() : name.substr(0, name.size() - part_ending(1, 1).size());

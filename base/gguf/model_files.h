@@ -13,8 +13,9 @@
 namespace specdec::gguf {
 
 // Returns the config.json that describes the model: keys and names of Hugging Face's config of this family, as
-// engine/config/config.h parses it, with "quantization_config": {"quant_method": "gguf", "header": header_digest()}.
-// Throws Error(kModel) for an architecture (general.architecture) that specdec does not run, naming those that it does.
+// engine/config/config.h parses it, with "quantization_config": {"quant_method": "gguf", "header": header_digest(),
+// "bytes": (those of all tensors)}. Throws Error(kModel) for an architecture (general.architecture) that specdec does
+// not run, naming those that it does.
 Json make_config(const GgufFile& file);
 // Returns generation_config.json with the ids that end an answer (EOS, EOT, EOM).
 Json make_generation_config(const GgufFile& file);

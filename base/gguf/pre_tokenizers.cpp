@@ -1,6 +1,7 @@
 #include "base/gguf/pre_tokenizers.h"
 
 #include "base/gguf/architectures.h"
+#include "base/gguf/header_reader.h"
 
 namespace specdec::gguf {
 
@@ -91,9 +92,8 @@ PreTokenizer pre_tokenizer_of(const GgufFile& file) {
       if (name == of_row) return row.pre;
       known += (known.empty() ? "" : ", ") + std::string(of_row);
     }
-  throw Error(ErrorKind::kModel, path_of(file) + ": tokenizer.ggml.pre " + shown(name) +
-                                     " is not supported; supported: " + known +
-                                     "; use the model's Hugging Face checkpoint instead");
+  refuse_model(file, "tokenizer.ggml.pre " + in_quotes(name) + " is not supported; supported: " + known +
+                         "; use the model's Hugging Face checkpoint instead");
 }
 
 }  // namespace specdec::gguf

@@ -6,23 +6,22 @@
 #include <numbers>
 #include <span>
 
+#include "base/gguf/architectures.h"
+#include "base/gguf/header_reader.h"
+
 namespace specdec::gguf {
 
 namespace {
 
-[[noreturn]] void fail(const GgufFile& file, const std::string& message) {
-  throw Error(ErrorKind::kModel, path_of(file) + ": " + message);
-}
-
 std::vector<float> read_factors(const GgufFile& file, const std::string& name, int64_t count) {
   const Tensor& tensor = file.tensor(name);
   if (std::string_view(tensor.type->name) != "F32" || tensor.shape != std::vector<int64_t>{count})
-    fail(file,
-         name + ": expected " + std::to_string(count) + " numbers of type F32, one for each turned pair of a head");
+    refuse_model(file, name + ": expected " + std::to_string(count) +
+                           " numbers of type F32, one for each turned pair of a head");
   std::vector<float> factors(static_cast<size_t>(count));
   file.read(tensor, 0, std::as_writable_bytes(std::span(factors)));
   for (const float factor : factors)
-    if (!(factor >= 1e-6F && factor <= 1e6F)) fail(file, name + ": expected numbers in [1e-6, 1e6]");
+    if (!(factor >= 1e-6F && factor <= 1e6F)) refuse_model(file, name + ": expected numbers in [1e-6, 1e6]");
   return factors;
 }
 
@@ -65,8 +64,9 @@ Json recover_llama3(const GgufFile& file, double theta, int64_t head_dim) {
                 {"high_freq_factor", 4.0},
                 {"original_max_position_embeddings", original}};
     }
-  fail(file,
-       name + ": no setting of Llama 3's rope scaling gives these factors; use the model's Hugging Face checkpoint");
+  refuse_model(
+      file,
+      name + ": no setting of Llama 3's rope scaling gives these factors; use the model's Hugging Face checkpoint");
 }
 
 Json yarn_settings(const GgufFile& file, const std::string& scaling, double factor, int64_t context) {
@@ -74,7 +74,7 @@ Json yarn_settings(const GgufFile& file, const std::string& scaling, double fact
   const auto expect = [&](const char* key, double usual) {
     const double found = file.number(scaling + key, -1e6, 1e6, usual);
     if (std::abs(found - usual) > 1e-6 * std::abs(usual))
-      fail(file, scaling + key + ": expected " + std::to_string(usual) + ", found " + std::to_string(found));
+      refuse_model(file, scaling + key + ": expected " + std::to_string(usual) + ", found " + std::to_string(found));
   };
   const double usual = factor <= 1 ? 1.0 : 0.1 * std::log(factor) + 1.0;
   expect("yarn_ext_factor", 1);
@@ -127,29 +127,29 @@ void write_rope(const GgufFile& file, const Architecture& architecture, int64_t 
   if (factor == 0) factor = decimal(file.number(prefix + "scale_linear", 0, 1e6, 0));  // the older key
   if (architecture.fused) {
     if (type != "longrope" && factor != 0 && factor != 1)
-      fail(file, scaling + "factor: only longrope is supported for Phi-3, found " + shown(type));
+      refuse_model(file, scaling + "factor: only longrope is supported for Phi-3, found " + in_quotes(type));
     return write_phi3(file, head_dim, out);
   }
   const int64_t turned = file.integer(prefix + "dimension_count", 1, 4096, head_dim);
   if (turned != head_dim)
-    fail(file, prefix + "dimension_count: expected the length of a head, " + std::to_string(head_dim) + ", found " +
-                   std::to_string(turned));
+    refuse_model(file, prefix + "dimension_count: expected the length of a head, " + std::to_string(head_dim) +
+                           ", found " + std::to_string(turned));
   const bool scales = type != "none" && factor != 0 && factor != 1;
   if (file.tensors().contains("rope_freqs.weight")) {
-    if (scales) fail(file, scaling + "factor: a second scaling beside rope_freqs.weight is not supported");
+    if (scales) refuse_model(file, scaling + "factor: a second scaling beside rope_freqs.weight is not supported");
     const Json llama3 = recover_llama3(file, theta, head_dim);
     if (!llama3.is_null()) out["rope_scaling"] = llama3;
     return;
   }
-  if (type == "longrope") fail(file, scaling + "type: 'longrope' is supported for Phi-3 only");
+  if (type == "longrope") refuse_model(file, scaling + "type: 'longrope' is supported for Phi-3 only");
   if (!scales) return;
-  if (factor < 1) fail(file, scaling + "factor: expected 1 or more, found " + std::to_string(factor));
+  if (factor < 1) refuse_model(file, scaling + "factor: expected 1 or more, found " + std::to_string(factor));
   if (type == "linear")
     out["rope_scaling"] = {{"rope_type", "linear"}, {"factor", factor}};
   else if (type == "yarn")
     out["rope_scaling"] = yarn_settings(file, scaling, factor, out["max_position_embeddings"].get<int64_t>());
   else
-    fail(file, scaling + "type: " + shown(type) + " is not supported; supported: none, linear, yarn");
+    refuse_model(file, scaling + "type: " + in_quotes(type) + " is not supported; supported: none, linear, yarn");
 }
 
 }  // namespace specdec::gguf

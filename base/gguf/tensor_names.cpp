@@ -1,9 +1,9 @@
 // Gives tensors of a GGUF file the names that they have in Hugging Face checkpoints. Source of the names: gguf-py's
 // tensor_mapping.py.
-#include <algorithm>
 #include <charconv>
 
 #include "base/gguf/architectures.h"
+#include "base/gguf/header_reader.h"
 #include "base/gguf/model_files.h"
 
 namespace specdec::gguf {
@@ -59,7 +59,7 @@ std::optional<Place> layer_place(const GgufFile& file, const Architecture& row, 
   const auto parsed = std::from_chars(layer.data(), layer.data() + layer.size(), number);
   const std::string prefix = row.name;
   if (parsed.ec != std::errc() || parsed.ptr != layer.data() + layer.size() || std::to_string(number) != layer ||
-      number >= file.integer(prefix + ".block_count", 1, 1024))
+      number < 0 || number >= file.integer(prefix + ".block_count", 1, 1024))
     return std::nullopt;
   const std::string name = layer_part(row, part);
   if (name.empty() || (kind != "weight" && !(kind == "bias" && may_have_bias(row, part)))) return std::nullopt;
@@ -83,10 +83,10 @@ std::optional<Place> place_of(const GgufFile& file, const std::string& tensor) {
   if (tensor == "output.weight") place = {.name = "lm_head.weight"};
   if (!place) place = layer_place(file, row, tensor);
   if (!place)
-    throw Error(ErrorKind::kModel, path_of(file) + ": tensor " + shown(tensor) +
-                                       " is none of a model of architecture '" + row.name +
-                                       "' that specdec reads; convert the model with llama.cpp's "
-                                       "convert_hf_to_gguf.py without options that join or split tensors");
+    refuse_model(file, "tensor " + in_quotes(tensor) + " is none that specdec reads in a model of architecture '" +
+                           row.name +
+                           "'; convert the model with llama.cpp's convert_hf_to_gguf.py without options "
+                           "that join or split tensors");
   if (row.gemma && place->name.ends_with("norm.weight")) place->minus = 1;
   return place;
 }

@@ -3,6 +3,7 @@
 #include <cctype>
 
 #include "base/gguf/architectures.h"
+#include "base/gguf/header_reader.h"
 #include "base/gguf/model_files.h"
 #include "base/gguf/pre_tokenizers.h"
 #include "base/gguf/sentencepiece_merges.h"
@@ -15,10 +16,6 @@ namespace {
 
 constexpr char kBlank[] = "▁";  // SentencePiece's space
 
-[[noreturn]] void fail(const GgufFile& file, const std::string& message) {
-  throw Error(ErrorKind::kModel, path_of(file) + ": " + message);
-}
-
 struct Ends {
   bool bos, eos;  // whether they are put around a text
 };
@@ -26,8 +23,9 @@ struct Ends {
 Ends added_ends(const GgufFile& file, const Vocabulary& vocabulary) {
   const bool usual = vocabulary.model == Vocabulary::Model::kSentencePiece || pre_tokenizer_of(file).adds_bos;
   const Ends ends{file.flag("tokenizer.ggml.add_bos_token", usual), file.flag("tokenizer.ggml.add_eos_token", false)};
-  if (ends.bos && !vocabulary.bos) fail(file, "tokenizer.ggml.bos_token_id is missing, and texts begin with BOS");
-  if (ends.eos && !vocabulary.eos) fail(file, "tokenizer.ggml.eos_token_id is missing, and texts end with EOS");
+  if (ends.bos && !vocabulary.bos)
+    refuse_model(file, "tokenizer.ggml.bos_token_id is missing, and texts begin with BOS");
+  if (ends.eos && !vocabulary.eos) refuse_model(file, "tokenizer.ggml.eos_token_id is missing, and texts end with EOS");
   return ends;
 }
 
@@ -81,8 +79,8 @@ Json byte_pair_merges(const GgufFile& file, const Vocabulary& vocabulary) {
     const size_t space = merge.find(' ', 1);
     const std::string left = merge.substr(0, space), right = space == std::string::npos ? "" : merge.substr(space + 1);
     if (!vocabulary.ids.contains(left) || !vocabulary.ids.contains(right) || !vocabulary.ids.contains(left + right))
-      fail(file, "tokenizer.ggml.merges: merge " + std::to_string(out.size()) + ", " + shown(merge) +
-                     ": expected two tokens that together are a token");
+      refuse_model(file, "tokenizer.ggml.merges: merge " + std::to_string(out.size()) + ", " + in_quotes(merge) +
+                             ": expected two tokens that together are a token");
     out.push_back({left, right});
   }
   return out;
@@ -112,7 +110,8 @@ void write_sentencepiece(const GgufFile& file, const Vocabulary& vocabulary, Jso
     constexpr char kHex[] = "0123456789ABCDEF";
     const std::string token = std::string("<0x") + kHex[byte / 16] + kHex[byte % 16] + ">";
     if (!vocabulary.ids.contains(token))
-      fail(file, "tokenizer.ggml.tokens: there is no token " + token + ", which stands for a byte of unknown text");
+      refuse_model(file,
+                   "tokenizer.ggml.tokens: there is no token " + token + ", which stands for a byte of unknown text");
   }
   const bool prefix = file.flag("tokenizer.ggml.add_space_prefix", true);
   const Json escape = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kBlank}};
@@ -140,7 +139,7 @@ Json chat_templates(const GgufFile& file) {
   const std::string key = "tokenizer.chat_template";
   const auto read = [&](const std::string& of) {
     std::string text = file.text(of);
-    if (!is_valid_utf8(text)) fail(file, of + ": the text is not valid UTF-8");
+    if (!is_valid_utf8(text)) refuse_model(file, of + ": the text is not valid UTF-8");
     return text;
   };
   if (!file.has(key)) return Json();
@@ -149,7 +148,7 @@ Json chat_templates(const GgufFile& file) {
   for (const auto& [name, value] : file.metadata()) {
     if (!name.starts_with(key + ".")) continue;
     const std::string short_name = name.substr(key.size() + 1);
-    if (!is_valid_utf8(short_name)) fail(file, "the name of " + shown(name) + " is not valid UTF-8");
+    if (!is_valid_utf8(short_name)) refuse_model(file, "the name of " + in_quotes(name) + " is not valid UTF-8");
     if (short_name != "default") list.push_back({{"name", short_name}, {"template", read(name)}});
   }
   return list.size() == 1 ? Json(usual) : list;

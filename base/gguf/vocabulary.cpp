@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/gguf/architectures.h"
+#include "base/gguf/header_reader.h"
 #include "base/utf8.h"
 
 namespace specdec::gguf {
@@ -11,10 +12,6 @@ namespace specdec::gguf {
 namespace {
 
 constexpr int64_t kMaxTokens = 1 << 22;
-
-[[noreturn]] void fail(const GgufFile& file, const std::string& message) {
-  throw Error(ErrorKind::kModel, path_of(file) + ": " + message);
-}
 
 // Texts of tokens that end an answer, whatever the metadata says: files converted before EOT had a key of its own, and
 // models with several ends, lack it there. Unlike llama.cpp's, this list lacks "</s>", which is EOS where it ends a
@@ -27,23 +24,25 @@ Vocabulary::Model read_model(const GgufFile& file) {
   const std::string model = file.text("tokenizer.ggml.model");
   if (model == "gpt2") return Vocabulary::Model::kBytePairs;
   if (model == "llama") return Vocabulary::Model::kSentencePiece;
-  fail(file, "tokenizer.ggml.model " + shown(model) +
-                 " is not supported; supported: gpt2 (byte-level BPE) and llama (SentencePiece); use the model's "
-                 "Hugging Face checkpoint instead");
+  refuse_model(file,
+               "tokenizer.ggml.model " + in_quotes(model) +
+                   " is not supported; supported: gpt2 (byte-level BPE) and llama (SentencePiece); use the model's "
+                   "Hugging Face checkpoint instead");
 }
 
 void read_tokens(const GgufFile& file, Vocabulary& out) {
   out.tokens = file.texts("tokenizer.ggml.tokens");
-  if (out.tokens.empty()) fail(file, "tokenizer.ggml.tokens: the list is empty");
+  if (out.tokens.empty()) refuse_model(file, "tokenizer.ggml.tokens: the list is empty");
   out.ids.reserve(out.tokens.size());
   for (size_t id = 0; id < out.tokens.size(); ++id) {
     std::string& token = out.tokens[id];
     if (token.empty()) token = "[EMPTY_" + std::to_string(id) + "]";  // llama.cpp's name
-    if (!is_valid_utf8(token)) fail(file, "tokenizer.ggml.tokens: token " + std::to_string(id) + " is not valid UTF-8");
+    if (!is_valid_utf8(token))
+      refuse_model(file, "tokenizer.ggml.tokens: token " + std::to_string(id) + " is not valid UTF-8");
     const auto [at, is_new] = out.ids.emplace(token, static_cast<int64_t>(id));
     if (!is_new)
-      fail(file, "tokenizer.ggml.tokens: tokens " + std::to_string(at->second) + " and " + std::to_string(id) +
-                     " are both " + shown(token));
+      refuse_model(file, "tokenizer.ggml.tokens: tokens " + std::to_string(at->second) + " and " + std::to_string(id) +
+                             " are both " + in_quotes(token));
   }
 }
 
@@ -54,11 +53,11 @@ void read_kinds(const GgufFile& file, Vocabulary& out) {
     return;
   }
   if (types.size() != out.tokens.size())
-    fail(file, "tokenizer.ggml.token_type: expected one type for each of the " + std::to_string(out.tokens.size()) +
-                   " tokens, found " + std::to_string(types.size()));
+    refuse_model(file, "tokenizer.ggml.token_type: expected one type for each of the " +
+                           std::to_string(out.tokens.size()) + " tokens, found " + std::to_string(types.size()));
   for (const int64_t type : types) {
     if (type < 0 || type > static_cast<int64_t>(TokenKind::kByte))
-      fail(file, "tokenizer.ggml.token_type: expected types from 0 to 6, found " + std::to_string(type));
+      refuse_model(file, "tokenizer.ggml.token_type: expected types from 0 to 6, found " + std::to_string(type));
     out.kinds.push_back(static_cast<TokenKind>(type));
   }
 }

@@ -11,6 +11,7 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "base/model_directory.h"
+#include "base/safetensors.h"
 #include "cli/distill_page.h"
 #include "cli/engine/comparison_text.h"
 #include "cli/engine/forecast_text.h"
@@ -77,10 +78,7 @@ void label_first(const Global& global, distill::DistillOptions& options) {
   while (o.out.ends_with('/')) o.out.pop_back();
   o.out += ".labels";
   o.url = options.teacher;
-  const std::filesystem::path target = options.target;
-  if (std::filesystem::exists(target / "model.safetensors") ||
-      std::filesystem::exists(target / "model.safetensors.index.json"))
-    o.target = options.target;
+  if (has_weights(options.target)) o.target = options.target;
   o.model = options.endpoint.model;
   o.top_k = options.endpoint.top_k;
   o.concurrency = options.endpoint.concurrency;
@@ -126,7 +124,7 @@ void resolve_models(distill::DistillOptions& options) {
 int run_study(const Global& global, const distill::DistillOptions& options, const Clock& clock) {
   const ProgressFn progress = make_progress(global);
   distill::StudyTools tools{{}, clock, progress};
-  if (distill::has_weights(options.target))
+  if (has_weights(options.target))
     tools.speed = [&](const std::filesystem::path& draft, const std::vector<std::string>& ids) {
       deploy::DraftCostOptions o;
       o.target = options.target;

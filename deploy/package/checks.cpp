@@ -148,8 +148,7 @@ bool is_tokenizer_file(const std::string& name) {
 std::vector<std::string> model_files(const fs::path& directory) {
   std::set<std::string> names;
   const SafetensorsDirectory tensors(directory);
-  for (const std::string& name : tensors.names())
-    names.insert(tensors.file_of(name).path().filename().string());
+  for (const std::string& name : tensors.names()) names.insert(tensors.file_of(name).path().filename().string());
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename().string(), extension = entry.path().extension().string();
     if (name[0] == '.' || !entry.is_regular_file()) continue;

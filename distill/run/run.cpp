@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "base/output_directory.h"
+#include "base/safetensors.h"
 #include "base/verdict.h"
 #include "base/version.h"
 #include "data/shards/shard_reader.h"

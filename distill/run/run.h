@@ -21,9 +21,6 @@ struct DistillResult {
 // Throws Error(kUsage) unless RUN (options.out) is new or empty, or has a run of this command and `resume` is set.
 void check_output(const DistillOptions& options);
 
-// Returns whether a model directory has weights. A directory without weights may still have a tokenizer.
-bool has_weights(const std::filesystem::path& directory);
-
 // Makes every check that needs no loaded weights, no network and no output: the options fit each other, and the draft
 // (with `compared`, each kind of draft) can learn from this target on this data. Call it before expensive work that
 // precedes a run, such as labelling by an endpoint. Throws what run() would throw.

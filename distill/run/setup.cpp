@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/safetensors.h"
 #include "base/sha256.h"
 #include "data/shards/shard_reader.h"
 #include "distill/run/run.h"
@@ -77,12 +78,6 @@ int64_t activation_bytes(const model::DecoderConfig& draft, int64_t tokens, int6
 }
 
 }  // namespace
-
-bool has_weights(const fs::path& directory) {
-  for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
-    if (fs::exists(directory / name)) return true;
-  return false;
-}
 
 std::vector<TokenRow> sample_rows(std::vector<TokenRow> rows, double share, uint64_t seed) {
   const auto wanted = static_cast<size_t>(std::max(1.0, std::round(share * static_cast<double>(rows.size()))));

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/fingerprint.h"
 #include "base/full_digest.h"
+#include "base/safetensors.h"
 #include "base/sha256.h"
 #include "data/shards/shard_reader.h"
 #include "distill/run/output.h"

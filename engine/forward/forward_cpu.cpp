@@ -487,9 +487,8 @@ bool cpu_pass_applies(const Decoder& decoder, std::span<const SequencePart> part
     return false;
   const auto plain = [&](const at::Tensor& tensor) {
     return !tensor.defined() ||
-           (tensor.is_contiguous() &&
-            (tensor.scalar_type() == dtype || tensor.scalar_type() == at::kChar || tensor.scalar_type() == at::kByte ||
-             kernels::is_block_quantised(tensor)));
+           (tensor.is_contiguous() && (tensor.scalar_type() == dtype || tensor.scalar_type() == at::kChar ||
+                                       tensor.scalar_type() == at::kByte || kernels::is_block_quantised(tensor)));
   };
   for (const LayerWeights& w : decoder.weights.layers) {
     for (const at::Tensor* tensor : {&w.input_norm, &w.q, &w.k, &w.v, &w.q_norm, &w.k_norm, &w.o, &w.attention_out_norm,

@@ -56,7 +56,7 @@ void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, ParameterSo
     bytes += TensorBlock::padded(static_cast<size_t>(c10::multiply_integers(blocks_of(p))));
   };
   for (const Parameter& p : parameters)
-    p.in_products && source.block_kind(p) ? plan_blocks(p) : plan(shape_of(p), int8 && p.in_products);
+    p.in_products&& source.block_kind(p) ? plan_blocks(p) : plan(shape_of(p), int8 && p.in_products);
   const bool block_head = decoder.config.tie_embeddings && source.block_kind(parameters.front());
   if (own_head) plan(shape_of(parameters.front()), true);
   if (block_head) plan_blocks(parameters.front());
@@ -290,9 +290,9 @@ at::ScalarType resolve_decoding_dtype(const std::string& flag, const DecoderConf
                                       int ranks) {
   const at::ScalarType dtype = resolve_dtype(flag, config);
   const Quantisation::Method method = config.quantisation.method;
-  const bool runs = method == Quantisation::Method::kGguf ? device.is_cpu()
-                                                          : method != Quantisation::Method::kNone &&
-                                                                device.is_cuda() && dtype != at::kFloat;
+  const bool runs = method == Quantisation::Method::kGguf
+                        ? device.is_cpu()
+                        : method != Quantisation::Method::kNone && device.is_cuda() && dtype != at::kFloat;
   const bool keeps = flag == "auto" && ranks == 1 && runs;
   return keeps ? kAsStored : dtype;
 }

@@ -1,4 +1,6 @@
 // Tests products with the block-quantised matrices of GGUF files on every instruction set that this machine has.
+#include "base/gguf/blocks.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -6,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "base/gguf/blocks.h"
 #include "base/philox.h"
 #include "engine/kernels/block_quantised.h"
 #include "engine/kernels/cpu/block_matrix.h"
@@ -118,8 +119,7 @@ TYPED_TEST(BlockKernels, LinearIsTheDotProduct) {
         const auto wide_bias = widened(kernels, bias);
         for (const int64_t used : {int64_t{1}, rows}) {
           std::vector<float> out(static_cast<size_t>(rows * n), 0.5f);
-          block_linear(kernels,
-                       {x.data(), k, used, packed.data(), k, 2, n - 1, bias.data(), out.data(), n, true, n},
+          block_linear(kernels, {x.data(), k, used, packed.data(), k, 2, n - 1, bias.data(), out.data(), n, true, n},
                        stored.kind);
           expect_products(out, split_inputs(x), stored.wide, wide_bias, rows, used, k, n, kernels.name, 2e-4);
         }

@@ -48,7 +48,8 @@ inline void expect_products(const std::vector<float>& out, const std::vector<flo
       for (int64_t i = 0; i < k; ++i)
         sum += static_cast<double>(x[static_cast<size_t>(r * k + i)]) * w[static_cast<size_t>(c * k + i)];
       const bool given = r < used && c >= 2 && c < n - 1;
-      EXPECT_NEAR(out[static_cast<size_t>(r * n + c)], given ? 0.5 + sum + bias[static_cast<size_t>(c)] : 0.5, tolerance)
+      EXPECT_NEAR(out[static_cast<size_t>(r * n + c)], given ? 0.5 + sum + bias[static_cast<size_t>(c)] : 0.5,
+                  tolerance)
           << set << " k " << k << " row " << r << " column " << c;
     }
   }

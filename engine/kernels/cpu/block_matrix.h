@@ -6,10 +6,10 @@
 // kBlockInputs inputs). A super stores one fp16 scale per output, one fp16 min per output if the kind has mins, and its
 // groups. A group stores, if the kind has supers of several groups, one byte per output that multiplies the super's
 // scale and one that multiplies its min (or two bytes per output for the scales of the two halves of the group), and
-// then the codes. Codes are unsigned bytes, four adjacent inputs (a quad) of an output side by side, [quads, outputs, 4].
-// Codes of 4 bits: byte plane j of the four planes holds quad j in the low and quad j + 4 in the high half of each byte.
-// Codes of 6 bits: these planes hold the lower four bits; two more planes hold the upper two: plane j quad j + 2·i at
-// bit 2·i.
+// then the codes. Codes are unsigned bytes, four adjacent inputs (a quad) of an output side by side, [quads, outputs,
+// 4]. Codes of 4 bits: byte plane j of the four planes holds quad j in the low and quad j + 4 in the high half of each
+// byte. Codes of 6 bits: these planes hold the lower four bits; two more planes hold the upper two: plane j quad j +
+// 2·i at bit 2·i.
 #pragma once
 
 #include <cstdint>

@@ -75,9 +75,9 @@ struct Blocks {
 inline constexpr int64_t kBlockInputs = 32;
 // Distance in bytes at which products with few rows prefetch block-quantised weights.
 inline constexpr int64_t kBlockAhead = 4096;
-// A group of kBlockInputs inputs as pairs of bytes, for products with block-quantised weights: x ≈ scale · (128 · high +
-// low). high and low lie in [-64, 64], so that no sum of two products with unsigned bytes overflows 16 bits. The error
-// is at most max |x| / 16382. The scale is NaN if an input of the group is not finite.
+// A group of kBlockInputs inputs as pairs of bytes, for products with block-quantised weights: x ≈ scale · (128 · high
+// + low). high and low lie in [-64, 64], so that no sum of two products with unsigned bytes overflows 16 bits. The
+// error is at most max |x| / 16382. The scale is NaN if an input of the group is not finite.
 struct SplitInputs {
   int8_t high[kBlockInputs], low[kBlockInputs];
   float scale;
@@ -88,8 +88,8 @@ int64_t block_super_bytes(BlockKind kind);
 int64_t block_super_inputs(BlockKind kind);
 // Packs outputs [begin, end) of a matrix [n, k]. `rows` holds the blocks of the file, row after row; output i is row
 // order[i] of it, or row i if order is null. k must be a multiple of block_super_inputs(). `out` has room for
-// block_outputs(n) outputs. begin must be a multiple of kPackOutputs; end must be such a multiple or n. Returns false if
-// a scale is not finite.
+// block_outputs(n) outputs. begin must be a multiple of kPackOutputs; end must be such a multiple or n. Returns false
+// if a scale is not finite.
 bool pack_blocks(BlockKind kind, const uint8_t* rows, const int64_t* order, int64_t k, int64_t n, int64_t begin,
                  int64_t end, Blocks* out);
 // Writes outputs [begin, end), which need not be aligned, in fp32 to out [end - begin, k].
@@ -107,10 +107,10 @@ struct LinearCall {
   float* out;        // [rows, n], row stride ldo
   int64_t ldo;
   bool add;
-  int64_t n = 0;                        // only for packed, int8 and block w: total number of outputs
-  FixedInputs* fixed = nullptr;         // only for int8: workspace [rows, fixed_groups(k)]
-  SplitInputs* split = nullptr;         // only for blocks: workspace [rows, k / kBlockInputs]
-  BlockKind kind = BlockKind::kQ8_0;    // only for blocks
+  int64_t n = 0;                      // only for packed, int8 and block w: total number of outputs
+  FixedInputs* fixed = nullptr;       // only for int8: workspace [rows, fixed_groups(k)]
+  SplitInputs* split = nullptr;       // only for blocks: workspace [rows, k / kBlockInputs]
+  BlockKind kind = BlockKind::kQ8_0;  // only for blocks
 };
 
 // The keys that one query position sees, as a list of slots: first [0, prefix), then the `extra` slots. With a sliding
@@ -216,8 +216,8 @@ struct Kernels {
   void (*silu_mul_grad)(const GateGradCall& call);
 };
 
-// Returns the kernels for the best instruction set of this machine: avx512_vnni, avx512, avx_vnni, avx2 or baseline. The
-// environment variable SPECDEC_KERNELS=<name> selects another supported one.
+// Returns the kernels for the best instruction set of this machine: avx512_vnni, avx512, avx_vnni, avx2 or baseline.
+// The environment variable SPECDEC_KERNELS=<name> selects another supported one.
 template <class T>
 const Kernels<T>& kernels();
 // Fills `out` with the kernels of every instruction set that this machine supports, best first, and returns their

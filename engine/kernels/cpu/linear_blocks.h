@@ -1,8 +1,8 @@
 // Products with block-quantised matrices (block_matrix.h) for any number of rows. Part of impl.h: included once per
 // instruction set, with SPECDEC_ISA and SPECDEC_LANES defined. Each lane of a vector is one output. The inputs are
 // converted to pairs of signed bytes, high and low, which are multiplied by the unsigned codes of the weights with the
-// CPU's dot products of bytes: four inputs a lane (vpdpbusd, or vpmaddubsw on older CPUs). Sums within a group are exact
-// integers, so neither the number of rows nor the instruction set changes their value.
+// CPU's dot products of bytes: four inputs a lane (vpdpbusd, or vpmaddubsw on older CPUs). Sums within a group are
+// exact integers, so neither the number of rows nor the instruction set changes their value.
 #include "engine/kernels/cpu/block_matrix.h"
 #include "engine/kernels/cpu/linear_int8.h"
 
@@ -11,8 +11,8 @@ namespace specdec::kernels::cpu::SPECDEC_ISA {
 namespace {
 
 // Adds, to the sums `acc` of each lane, the products of four unsigned bytes and four signed bytes. `Narrow` promises
-// that all products added to one accumulator fit in 16 bits; without VNNI the accumulator then holds two sums of 16 bits,
-// which sum_of() adds.
+// that all products added to one accumulator fit in 16 bits; without VNNI the accumulator then holds two sums of 16
+// bits, which sum_of() adds.
 template <int W, bool Narrow>
 inline I<W> add_bytes(I<W> acc, I<W> codes, I<W> x) {
 #if defined(__AVX512VNNI__)
@@ -174,8 +174,7 @@ inline void add_block(const uint8_t* codes, const F<W> (&scales)[V][L::kScales],
 #pragma GCC unroll 2
       for (int half = 0; half < kHalves; ++half) {
         I<W> exact = (sum_of<W, kNarrow>(high[half][v][r]) << 7) + sum_of<W, kNarrow>(low[half][v][r]);
-        if constexpr (L::kOffset != 0)
-          exact -= L::kOffset * (kHalves == 2 ? in.sum[half] : in.sum[0] + in.sum[1]);
+        if constexpr (L::kOffset != 0) exact -= L::kOffset * (kHalves == 2 ? in.sum[half] : in.sum[0] + in.sum[1]);
         sum = fma(__builtin_convertvector(exact, F<W>), scales[v][half] * in.scale, sum);
       }
       if constexpr (L::kMins)

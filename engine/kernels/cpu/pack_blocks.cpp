@@ -15,8 +15,8 @@ constexpr int64_t kMostInputs = 256;  // of a super
 // both converted from and to this.
 struct Super {
   uint8_t codes[kMostInputs];
-  uint16_t scale = 0, min = 0;                // fp16
-  uint8_t group_scales[16], group_mins[8];    // of kinds with supers of several groups
+  uint16_t scale = 0, min = 0;              // fp16
+  uint8_t group_scales[16], group_mins[8];  // of kinds with supers of several groups
 };
 
 uint16_t read_half(const uint8_t* p) {
@@ -40,8 +40,8 @@ void add_fifth_bits(const uint8_t* bits, uint8_t* codes) {
 }
 
 // Reads the eight 6-bit scales and mins of a K super from 12 bytes. The first four of each lie in the lower six bits of
-// bytes 0 to 7. Of the others, the lower four bits lie in bytes 8 to 11 (scale low, min high), the upper two in the upper
-// bits of bytes 0 to 3 (scales) and 4 to 7 (mins).
+// bytes 0 to 7. Of the others, the lower four bits lie in bytes 8 to 11 (scale low, min high), the upper two in the
+// upper bits of bytes 0 to 3 (scales) and 4 to 7 (mins).
 void read_k_scales(const uint8_t* from, Super& out) {
   for (int i = 0; i < 4; ++i) {
     out.group_scales[i] = from[i] & 63;
@@ -126,23 +126,49 @@ void read_super(BlockKind kind, const uint8_t* from, Super& out) {
 
 void put_half(uint16_t half, uint8_t* to) { std::memcpy(to, &half, sizeof half); }
 
-// Calls f(byte, shift, bits, input, low) for each part of a code of the group: `bits` bits of the code from bit `low` on
-// lie in this byte of the group's codes from bit `shift` on, for output `at` of the block.
-template <class L, class F>
-void over_codes(int64_t at, const F& f) {
-  for (int64_t i = 0; i < kBlockInputs; ++i) {
-    const int64_t quad = i / 4;
-    const auto byte = [&](int64_t plane) { return (plane * kPackOutputs + at) * 4 + i % 4; };
-    if constexpr (L::kBits == 8) {
-      f(byte(quad), 0, 8, i, 0);
-    } else {
-      f(byte(quad % 4), quad < 4 ? 0 : 4, 4, i, 0);
-      if constexpr (L::kBits == 6) f(byte(4 + quad % 2), static_cast<int>(quad / 2 * 2), 2, i, 4);
+// Four codes of adjacent inputs, which lie side by side in the layout of products.
+uint32_t read_quad(const uint8_t* p) {
+  uint32_t quad;
+  std::memcpy(&quad, p, sizeof quad);
+  return quad;
+}
+
+// Writes the codes of a group for output `at` of a block.
+template <class L>
+void write_codes(const uint8_t* codes, int64_t at, uint8_t* to) {
+  const auto put = [&](int64_t plane, uint32_t quad) { std::memcpy(to + (plane * kPackOutputs + at) * 4, &quad, 4); };
+  const auto quad = [&](int64_t i) { return read_quad(codes + 4 * i); };
+  if constexpr (L::kBits == 8) {
+    for (int64_t j = 0; j < 8; ++j) put(j, quad(j));
+    return;
+  }
+  for (int64_t j = 0; j < 4; ++j) put(j, (quad(j) & 0x0f0f0f0fu) | (quad(j + 4) & 0x0f0f0f0fu) << 4);
+  if constexpr (L::kBits == 6) {
+    for (int64_t j = 0; j < 2; ++j) {
+      uint32_t upper = 0;
+      for (int64_t i = 0; i < 4; ++i) upper |= (quad(j + 2 * i) >> 4 & 0x03030303u) << 2 * i;
+      put(4 + j, upper);
     }
   }
 }
 
-// Writes a super of output `at` of a block; the block's memory must be zero before.
+// Reads what write_codes() wrote.
+template <class L>
+void read_codes(const uint8_t* from, int64_t at, uint8_t* codes) {
+  const auto plane = [&](int64_t j) { return read_quad(from + (j * kPackOutputs + at) * 4); };
+  const auto put = [&](int64_t i, uint32_t quad) { std::memcpy(codes + 4 * i, &quad, 4); };
+  for (int64_t j = 0; j < 8; ++j) {
+    if constexpr (L::kBits == 8) {
+      put(j, plane(j));
+    } else {
+      uint32_t quad = plane(j % 4) >> (j < 4 ? 0 : 4) & 0x0f0f0f0fu;
+      if constexpr (L::kBits == 6) quad |= (plane(4 + j % 2) >> j / 2 * 2 & 0x03030303u) << 4;
+      put(j, quad);
+    }
+  }
+}
+
+// Writes a super of output `at` of a block.
 template <class L>
 void write_super(const Super& in, int64_t at, uint8_t* to) {
   put_half(in.scale, to + 2 * at);
@@ -154,11 +180,7 @@ void write_super(const Super& in, int64_t at, uint8_t* to) {
     } else if constexpr (L::kGroups > 1) {
       to[at] = in.group_scales[g], to[kPackOutputs + at] = in.group_mins[g];
     }
-    uint8_t* codes = to + L::kGroupScaleBytes * kPackOutputs;
-    over_codes<L>(at, [&](int64_t byte, int shift, int bits, int64_t input, int low) {
-      const int part = in.codes[g * kBlockInputs + input] >> low & ((1 << bits) - 1);
-      codes[byte] = static_cast<uint8_t>(codes[byte] | part << shift);
-    });
+    write_codes<L>(in.codes + g * kBlockInputs, at, to + L::kGroupScaleBytes * kPackOutputs);
   }
 }
 
@@ -177,11 +199,8 @@ void unpack_super(const uint8_t* from, int64_t at, float* out) {
       scales[0] = scales[1] = scale * static_cast<float>(from[at]);
       low_end = min * static_cast<float>(from[kPackOutputs + at]);
     }
-    uint8_t codes[kBlockInputs] = {};
-    const uint8_t* bytes = from + L::kGroupScaleBytes * kPackOutputs;
-    over_codes<L>(at, [&](int64_t byte, int shift, int bits, int64_t input, int low) {
-      codes[input] = static_cast<uint8_t>(codes[input] | (bytes[byte] >> shift & ((1 << bits) - 1)) << low);
-    });
+    uint8_t codes[kBlockInputs];
+    read_codes<L>(from + L::kGroupScaleBytes * kPackOutputs, at, codes);
     for (int64_t i = 0; i < kBlockInputs; ++i)
       out[i] = scales[i * 2 / kBlockInputs] * static_cast<float>(codes[i] - L::kOffset) + low_end;
   }
@@ -202,10 +221,10 @@ bool pack_blocks(BlockKind kind, const uint8_t* rows, const int64_t* order, int6
     const int64_t supers = k / (L::kGroups * kBlockInputs), row_bytes = supers * file_bytes(kind);
     // K kinds subtract their min.
     const uint16_t min_sign = L::kGroups > 1 && L::kMins ? 0x8000 : 0;
-    const int64_t padded_end = end == n ? block_outputs(n) : end;
     auto* bytes = reinterpret_cast<uint8_t*>(out);
-    std::memset(bytes + begin * supers * L::kSuperBytes, 0,
-                static_cast<size_t>((padded_end - begin) * supers * L::kSuperBytes));
+    if (end == n && n % kPackOutputs != 0)  // the outputs beyond n in the last block become zero
+      std::memset(bytes + n / kPackOutputs * kPackOutputs * supers * L::kSuperBytes, 0,
+                  static_cast<size_t>(kPackOutputs * supers * L::kSuperBytes));
     Super super;
     for (int64_t i = begin; i < end; ++i) {
       const uint8_t* from = rows + (order ? order[i] : i) * row_bytes;

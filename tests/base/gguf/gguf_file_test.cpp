@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 
+#include "base/gguf/header_reader.h"
 #include "base/sha256.h"
 #include "tests/base/gguf/sample_gguf.h"
 #include "tests/base/scratch.h"
@@ -22,7 +23,7 @@ SampleGguf sample() {
   SampleGguf file;
   file.add_text("general.architecture", "llama");
   file.add_f32("a", {3, 2}, 'a');
-  file.tensors.push_back({"b", {32}, 8, std::string(34, 'b'), {}});
+  file.tensors.push_back({"b", {32}, 8, "two bytes and 32 other characters.", {}});
   return file;
 }
 
@@ -70,7 +71,7 @@ TEST_F(GgufFileTest, ReadsTensorsOfVersions2And3) {
     EXPECT_EQ(file.tensor("scalar").shape, std::vector<int64_t>{});
     std::string bytes(20, '\0');
     file.read(file.tensor("b"), 14, std::as_writable_bytes(std::span(bytes)));
-    EXPECT_EQ(bytes, std::string(20, 'b'));
+    EXPECT_EQ(bytes, sample.tensors[1].data.substr(14));
     EXPECT_EQ(&file.file_of(a), file.files()[0].get());
     EXPECT_EQ(file.header_digest(), sha256_hex(sample.bytes().substr(0, a.offset)));
     expect_error(ErrorKind::kInternal, {"m.gguf"}, [&] { file.read(a, 5, std::as_writable_bytes(std::span(bytes))); });
@@ -201,6 +202,7 @@ TEST_F(GgufFileTest, ReadsMetadataOfEveryType) {
     parts.push_back("m.gguf: metadata ");
     expect_error(ErrorKind::kModel, parts, f);
   }
+  EXPECT_EQ(file.header_digest(), sha256_hex(sample.bytes()));
   EXPECT_EQ(file.integer("gone", 1, 2, 5), 5);
   EXPECT_EQ(file.number("gone", 1, 2, 0.5), 0.5);
   EXPECT_TRUE(file.flag("gone", true));
@@ -260,6 +262,28 @@ TEST_F(GgufFileTest, RefusesTooManyElementsInAll) {
   refused(sample.bytes(), {"metadata 'k4': the arrays have more than 16777216 elements"});
   sample.metadata.pop_back();
   EXPECT_EQ(open(sample).integers("k3").size(), size_t{1} << 22);
+}
+
+// The limits hold for all headers of a split model together.
+TEST_F(GgufFileTest, HeadersShareWhatTheyMayTake) {
+  SampleGguf sample = gguf::sample();
+  sample.add_array<uint8_t>("k", 0, {1, 2, 3});
+  put(path_, sample.bytes());
+  const InputFile file(path_);
+  const uint64_t bytes = (sample.header().size() + 31) / 32 * 32;  // with the padding
+  HeaderAllowance left{2 * bytes + 10, 4, 6};
+  Sha256 digest;
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(read_header(file, left, digest).tensors.size(), 2u);
+  EXPECT_EQ(left.bytes, 10u);
+  EXPECT_EQ(left.tensors, 0u);
+  EXPECT_EQ(left.elements, 0u);
+  const auto refused = [&](HeaderAllowance allowance, const std::string& part) {
+    expect_error(ErrorKind::kModel, {part}, [&] { read_header(file, allowance, digest); });
+  };
+  refused({bytes - 1, 2, 3}, "the headers take more than 512 MiB");
+  refused({left.bytes, 2, 3}, "the headers take more than 512 MiB");
+  refused({bytes, 1, 3}, "2 tensors, the limit is 1048576");
+  refused({bytes, 2, 2}, "the arrays have more than 16777216 elements");
 }
 
 TEST_F(GgufFileTest, RefusesBadNames) {
