@@ -268,9 +268,15 @@ std::string llama_cpp(const LaunchPlan& plan) {
     return std::string("--spec-type ") + in_engines(plan).llama_cpp + " --spec-draft-n-max " + std::to_string(k) +
            " --spec-draft-n-min 1 -ngld all";
   };
-  const bool is_head = in_engines(plan).is_head, drafts = plan.max_k() > 0, has_draft = plan.has_gguf && !is_head,
-             has_target = plan.has_gguf && plan.target_reference.empty();
-  const std::string how = has_draft ? "add -md PACKAGE/gguf/draft.gguf "
+  const bool is_head = in_engines(plan).is_head, drafts = plan.max_k() > 0,
+             has_draft = !plan.draft_gguf.empty() || (plan.has_gguf && !is_head),
+             has_target = !plan.target_gguf.empty() || (plan.has_gguf && plan.target_reference.empty());
+  // A reference may name the GGUF file itself.
+  const std::string own_target = plan.target_gguf.empty()                   ? "$package/gguf/target.gguf"
+                                 : plan.target_reference.ends_with(".gguf") ? "$target"
+                                                                            : "$target/" + plan.target_gguf,
+                    own_draft = plan.draft_gguf.empty() ? "gguf/draft.gguf" : "draft/" + plan.draft_gguf;
+  const std::string how = has_draft ? "add -md PACKAGE/" + own_draft + " "
                           : is_head ? "convert PACKAGE/draft with convert_hf_to_gguf.py --target-model-dir TARGET and "
                                       "add -md FILE "
                                     : "run specdec export --gguf FILE PACKAGE/draft and add -md FILE ";
@@ -281,10 +287,10 @@ std::string llama_cpp(const LaunchPlan& plan) {
   const bool writes_draft = drafts && !has_draft && !is_head;
   if (!has_target || (drafts && !has_draft)) text += llama_cpp_export(plan);
   text += "# TARGET_GGUF names a GGUF of this very target that is to be served instead, such as a quantised one.\n";
-  text += has_target ? "target_gguf=${TARGET_GGUF:-$package/gguf/target.gguf}\n"
+  text += has_target ? "target_gguf=${TARGET_GGUF:-" + own_target + "}\n"
                      : "[ -n \"${TARGET_GGUF:-}\" ] || write \"$target\" target auto\n"
                        "target_gguf=${TARGET_GGUF:-$gguf/target.gguf}\n";
-  if (drafts && has_draft) text += "draft_gguf=$package/gguf/draft.gguf\n";
+  if (drafts && has_draft) text += "draft_gguf=$package/" + own_draft + "\n";
   if (drafts && is_head) text += llama_cpp_head(plan);
   if (writes_draft)
     text +=

@@ -32,8 +32,10 @@ struct LaunchPlan {
   bool greedy = false;                 // the gate measured at temperature 0
   DraftKind kind = DraftKind::kModel;  // one of the kinds in kInEngines (launch.cpp)
   HeadFacts head;                      // set only if the draft is an EAGLE-3 head
-  // The package has gguf/draft.gguf, unless the draft is a head, and gguf/target.gguf, unless the target is referred
-  // to.
+  // The files of target and draft that are GGUF, such as model.gguf, if these models are GGUF files; else "".
+  std::string target_gguf = {}, draft_gguf = {};
+  // The package has gguf/target.gguf and gguf/draft.gguf, except for a target that is only referred to, an EAGLE-3
+  // head, and models that are GGUF files.
   bool has_gguf = false;
   std::vector<std::string> variants;  // formats of the draft's quantised variants, in draft-<format>/
   std::vector<ScheduleRow> schedule;  // ascending, from batch size 1; if the gate did not pass, every k is 0

@@ -312,6 +312,13 @@ LaunchPlan plan_of(const PackageOptions& options, const Inputs& in, const std::s
   LaunchPlan plan = launch_plan(in.report, name, options.reference);
   plan.variants = options.quantise;
   plan.has_gguf = !options.gguf.empty();
+  const auto own_gguf = [](const fs::path& model) {
+    for (const std::string& name : model_files(model))
+      if (name.ends_with(".gguf")) return name;
+    return std::string();
+  };
+  plan.target_gguf = own_gguf(options.target);
+  plan.draft_gguf = own_gguf(options.draft);
   plan.checkpoint_dtype = checkpoint_dtype(read_json(options.target / "config.json", ErrorKind::kModel));
   plan.kind = kind_of_draft(options.draft);
   if (plan.kind != DraftKind::kModel)
@@ -362,10 +369,11 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
     outcome.hold = std::make_shared<const DirectoryLock>(tmp, DirectoryLock::Kind::kShared);
     Builder builder(tmp, progress, bytes);
     // The target's is the first file, because llama.cpp does not have every model.
-    if (plan.has_gguf && options.reference.empty())
+    if (plan.has_gguf && options.reference.empty() && plan.target_gguf.empty())
       write_gguf(options, options.target, "target", name, tmp, outcome, progress);
     for (const auto& [to, from] : sources) builder.copy(from, to);
-    if (plan.has_gguf && !head) write_gguf(options, tmp / "draft", "draft", name + "-draft", tmp, outcome, progress);
+    if (plan.has_gguf && !head && plan.draft_gguf.empty())
+      write_gguf(options, tmp / "draft", "draft", name + "-draft", tmp, outcome, progress);
     if (fs::exists(tmp / "gguf")) builder.include("gguf");
     builder.write("draft/specdec.json", to_json(in.binding).dump(2) + "\n");
     manifest.variants = make_variants(options, in, tmp, progress);

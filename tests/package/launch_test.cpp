@@ -309,6 +309,11 @@ TEST(Launch, LlamaCppServesThePackagedGgufFiles) {
   EXPECT_EQ(after(arguments_of("llama.cpp.sh", files(p)["llama.cpp.sh"], "llama-server", dir), "-m"),
             "/models/own.gguf");
   ::unsetenv("TARGET_GGUF");
+  p.target_gguf = p.draft_gguf = "model.gguf";  // the models are GGUF files themselves
+  const auto own = arguments_of("llama.cpp.sh", files(p)["llama.cpp.sh"], "llama-server", dir);
+  EXPECT_EQ(after(own, "-m"), package + "/target/model.gguf");
+  EXPECT_EQ(after(own, "-md"), package + "/draft/model.gguf");
+  p.target_gguf = p.draft_gguf = "";
   p.target_reference = "org/target";
   put_export(dir);
   const auto referred = arguments_of("llama.cpp.sh", files(p)["llama.cpp.sh"], "llama-server", dir);

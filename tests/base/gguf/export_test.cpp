@@ -73,9 +73,9 @@ TEST(ExportConfig, WritesRopeScalingAsLlamaCppReadsIt) {
 
 TEST(ExportConfig, Llama3DividesTheFrequenciesOfLongWaves) {
   Json config = llama_config();
-  config["rope_parameters"] = {{"rope_type", "llama3"},     {"factor", 8.0},          {"rope_theta", 10000.0},
-                               {"low_freq_factor", 1.0},    {"high_freq_factor", 4.0},
-                               {"original_max_position_embeddings", 64}};
+  config["rope_parameters"] = {{"rope_type", "llama3"},   {"factor", 8.0},
+                               {"rope_theta", 10000.0},   {"low_freq_factor", 1.0},
+                               {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 64}};
   const ExportedConfig out = exported(config);
   ASSERT_EQ(out.factors.size(), 1u);
   EXPECT_EQ(out.factors[0].first, "rope_freqs.weight");
@@ -150,7 +150,8 @@ TEST(ExportTensors, NamesEveryParameter) {
   EXPECT_EQ(by_name["blk.0.attn_k.weight"].permuted_heads, 2);
   EXPECT_EQ(by_name["blk.0.attn_v.weight"].permuted_heads, 0);
   const auto gemma = exported_tensors(
-      export_family("gemma2", "m"), [] {
+      export_family("gemma2", "m"),
+      [] {
         ExportedConfig config;
         config.shape.layers = 0;
         config.shape.tied = true;

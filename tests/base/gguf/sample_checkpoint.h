@@ -32,8 +32,8 @@ inline Json llama_config() {
 }
 
 inline Json added_token(int id, const std::string& text, bool special) {
-  return {{"id", id},         {"content", text}, {"single_word", false},   {"lstrip", false},
-          {"rstrip", false},  {"normalized", false}, {"special", special}};
+  return {{"id", id},        {"content", text},     {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", special}};
 }
 
 // Byte-level BPE with 12 tokens, divided as GPT-2's; BOS before every text.
@@ -71,8 +71,7 @@ inline Json sentencepiece_tokenizer() {
   int id = 259;
   for (const char* piece : {"ab", "\u2581a", "\u2581ab", "\u2581", "a", "b"}) vocabulary[piece] = id++;
   return {{"version", "1.0"},
-          {"added_tokens",
-           {added_token(0, "<unk>", true), added_token(1, "<s>", true), added_token(2, "</s>", true)}},
+          {"added_tokens", {added_token(0, "<unk>", true), added_token(1, "<s>", true), added_token(2, "</s>", true)}},
           {"normalizer",
            {{"type", "Sequence"},
             {"normalizers",
@@ -86,8 +85,7 @@ inline Json sentencepiece_tokenizer() {
             {"fuse_unk", true},
             {"byte_fallback", true},
             {"vocab", vocabulary},
-            {"merges",
-             {"a b", "\u2581 a", "\u2581 ab", "\u2581a b"}}}}};
+            {"merges", {"a b", "\u2581 a", "\u2581 ab", "\u2581a b"}}}}};
 }
 
 // Returns the value at `index` of a sample weight; every index has another value.
@@ -101,16 +99,16 @@ inline std::vector<std::pair<std::string, std::vector<int64_t>>> llama_parameter
       {"model.embed_tokens.weight", {vocab, 32}}, {"model.norm.weight", {32}}, {"lm_head.weight", {vocab, 32}}};
   for (int layer = 0; layer < 2; ++layer) {
     const std::string before = "model.layers." + std::to_string(layer) + ".";
-    for (const auto& [name, shape] : std::vector<std::pair<std::string, std::vector<int64_t>>>{
-             {"input_layernorm", {32}},
-             {"post_attention_layernorm", {32}},
-             {"self_attn.q_proj", {32, 32}},
-             {"self_attn.k_proj", {16, 32}},
-             {"self_attn.v_proj", {16, 32}},
-             {"self_attn.o_proj", {32, 32}},
-             {"mlp.gate_proj", {64, 32}},
-             {"mlp.up_proj", {64, 32}},
-             {"mlp.down_proj", {32, 64}}})
+    for (const auto& [name, shape] :
+         std::vector<std::pair<std::string, std::vector<int64_t>>>{{"input_layernorm", {32}},
+                                                                   {"post_attention_layernorm", {32}},
+                                                                   {"self_attn.q_proj", {32, 32}},
+                                                                   {"self_attn.k_proj", {16, 32}},
+                                                                   {"self_attn.v_proj", {16, 32}},
+                                                                   {"self_attn.o_proj", {32, 32}},
+                                                                   {"mlp.gate_proj", {64, 32}},
+                                                                   {"mlp.up_proj", {64, 32}},
+                                                                   {"mlp.down_proj", {32, 64}}})
       out.emplace_back(before + name + ".weight", shape);
   }
   return out;
