@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/gguf/pre_tokenizers.h"
 
 namespace specdec::gguf {
 
@@ -80,6 +81,21 @@ Division division_of(const std::vector<Json>& steps) {
   return {};
 }
 
+// Returns the patterns of Splits before a ByteLevel that divides nothing; {} for other steps. The tokenizer.json of a
+// GGUF file (tokenizer_json.cpp), and so that of a draft for it, has llama.cpp's own patterns.
+std::vector<std::string> patterns_of(const std::vector<Json>& steps) {
+  std::vector<std::string> patterns;
+  for (const Json& step : steps) {
+    const bool last = patterns.size() + 1 == steps.size();
+    const bool divides_nothing =
+        is_step(step, "ByteLevel") && !flag_of(step, "add_prefix_space", true) && !flag_of(step, "use_regex", true);
+    if (last && divides_nothing) return patterns;
+    patterns.push_back(split_pattern(step));
+    if (last || patterns.back().empty()) return {};
+  }
+  return {};
+}
+
 bool replaces_spaces(const Json& step) {
   return is_step(step, "Replace") && step.value("content", Json()) == kSpaceMark &&
          step.value("pattern", Json()) == Json{{"String", " "}};
@@ -91,8 +107,9 @@ std::string pre_of(const Json& tokenizer, const std::string& where) {
   const std::vector<Json> steps = steps_of(tokenizer, "pre_tokenizer", "pretokenizers");
   const Division division = division_of(steps);
   const bool ignores = flag_of(tokenizer["model"], "ignore_merges", false);
-  const char* const name = ignores ? division.ignoring : division.merging;
-  if (name == nullptr)
+  const char* const known = ignores ? division.ignoring : division.merging;
+  const std::string name = known != nullptr ? known : pre_tokenizer_name(patterns_of(steps), ignores);
+  if (name.empty())
     refuse_pieces(where, "pre_tokenizer: llama.cpp has none that divides text like " +
                              brief(tokenizer.value("pre_tokenizer", Json())) + (ignores ? " with ignore_merges" : ""));
   for (const Json& step : steps_of(tokenizer, "normalizer", "normalizers"))
@@ -119,7 +136,7 @@ bool adds_space_prefix(const Json& tokenizer, const std::string& where) {
   return prefix;
 }
 
-Merges merges_of(const Json& tokenizer, const std::string& where) {
+Merges merges_of(const Json& tokenizer, bool with_spaces, const std::string& where) {
   Merges merges;
   for (const Json& item : json_array(tokenizer["model"], "merges", 1 << 22, where, kPieceError)) {
     std::string left, right;
@@ -130,7 +147,8 @@ Merges merges_of(const Json& tokenizer, const std::string& where) {
     } else if (item.is_array() && item.size() == 2 && item[0].is_string() && item[1].is_string()) {
       left = item[0].get<std::string>(), right = item[1].get<std::string>();
     }
-    if (left.empty() || right.empty() || left.find(' ') != std::string::npos || right.find(' ') != std::string::npos)
+    const bool spaced = left.find(' ') != std::string::npos || right.find(' ') != std::string::npos;
+    if (left.empty() || right.empty() || (spaced && !with_spaces))
       refuse_pieces(where, "merges: expected two tokens without a space, found " + brief(item));
     merges.emplace_back(std::move(left), std::move(right));
   }
@@ -145,6 +163,7 @@ std::unordered_map<std::string, int64_t> ranks_of(const Merges& merges,
   std::string before;
   for (const auto& [left, right] : merges) {
     const std::string token = left + right;
+    if (!vocabulary.contains(token)) continue;
     if (token != before && !ranks.emplace(token, static_cast<int64_t>(ranks.size())).second)
       refuse_pieces(where, "merges: those that make " + brief(token) +
                                " are not neighbours, so that llama.cpp's scores cannot express their order");

@@ -20,12 +20,14 @@ std::string pre_of(const Json& tokenizer, const std::string& where);
 bool adds_space_prefix(const Json& tokenizer, const std::string& where);
 
 using Merges = std::vector<std::pair<std::string, std::string>>;
-// Returns the merges of tokenizer.json in their order, from either form ("a b" or ["a", "b"]).
-Merges merges_of(const Json& tokenizer, const std::string& where);
+// Returns the merges of tokenizer.json in their order, from either form ("a b" or ["a", "b"]). Tokens may hold spaces
+// only if `with_spaces` is true; files with byte-level merges have no place for them.
+Merges merges_of(const Json& tokenizer, bool with_spaces, const std::string& where);
 
-// Returns for each token that merges make its rank: 0 for the token that is made first. Throws Error(kModel) if scores
-// of tokens cannot express the merges: if the merges that make one token are not neighbours in the list, or if a token
-// can be divided into two tokens that are not merged, which llama.cpp would merge.
+// Returns for each token of `vocabulary` that merges make its rank (other tokens are matched before merging): 0 for the
+// token that is made first. Throws Error(kModel) if scores of tokens cannot express the merges: if the merges that make
+// one token are not neighbours in the list, or if a token can be divided into two tokens that are not merged, which
+// llama.cpp would merge.
 std::unordered_map<std::string, int64_t> ranks_of(const Merges& merges,
                                                   const std::unordered_map<std::string, int64_t>& vocabulary,
                                                   const std::string& where);

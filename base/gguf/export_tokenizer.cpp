@@ -157,7 +157,8 @@ class TokenizerExport {
       out_.warnings.push_back(
           "llama.cpp does not normalise text (NFC), and makes other tokens of decomposed characters");
     std::vector<std::string> merges;
-    for (const auto& [left, right] : merges_of(files_.tokenizer, files_.where)) merges.push_back(left + " " + right);
+    for (const auto& [left, right] : merges_of(files_.tokenizer, false, files_.where))
+      merges.push_back(left + " " + right);
     add("merges", std::move(merges));
   }
 
@@ -179,7 +180,7 @@ class TokenizerExport {
         merging.erase(token.text);
     }
     const bool prefix = adds_space_prefix(files_.tokenizer, files_.where);
-    const auto ranks = ranks_of(merges_of(files_.tokenizer, files_.where), merging, files_.where);
+    const auto ranks = ranks_of(merges_of(files_.tokenizer, true, files_.where), merging, files_.where);
     std::vector<float> scores(texts_.size(), 0);
     for (size_t i = 0; i < texts_.size(); ++i) {
       const auto rank = ranks.find(texts_[i]);

@@ -245,6 +245,10 @@ TEST(ExportTokenizer, RecognisesTheDivisionsOfLlamaCppAlone) {
   EXPECT_EQ(pre({split(llama3), bytes}, true), "llama-bpe");
   EXPECT_EQ(pre({split(llama3), bytes}, false), "dbrx");
   EXPECT_EQ(pre({{{"type", "Digits"}, {"individual_digits", true}}, words}, false), "smollm");
+  // The tokenizer.json of a GGUF file has llama.cpp's own patterns.
+  const std::string gpt2 = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+  EXPECT_EQ(pre({split("\\p{N}"), split(gpt2), bytes}, false), "smollm");
+  EXPECT_EQ(pre({split(gpt2), bytes}, false), "gpt-2");
   for (const Json& steps : {Json{split(llama3 + "|x"), bytes}, Json{bytes}, Json{split(llama3), words}})
     EXPECT_NE(error_of([&] { pre(steps, false); }, ErrorKind::kModel).find("pre_tokenizer: llama.cpp has none"),
               std::string::npos)
