@@ -42,19 +42,27 @@ bool flag_of(const Json& step, const char* key, bool absent) {
 struct Division {
   const char *pattern, *merging, *ignoring;
 };
+#define SPECDEC_CONTRACTIONS R"((?i:'s|'t|'re|'ve|'m|'ll|'d))"
+#define SPECDEC_BLANKS R"(\s*[\r\n]+|\s+(?!\S)|\s+)"
+constexpr char kCl100k[] =
+    SPECDEC_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)" SPECDEC_BLANKS;
+constexpr char kQwen2[] =
+    SPECDEC_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)" SPECDEC_BLANKS;
+// Words whose upper-case letters come first, and words that end in upper-case letters.
+#define SPECDEC_LOWER R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+#define SPECDEC_UPPER R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+constexpr char kTekken[] = SPECDEC_LOWER "|" SPECDEC_UPPER R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" SPECDEC_BLANKS;
+constexpr char kO200k[] = SPECDEC_LOWER SPECDEC_CONTRACTIONS
+    "?|" SPECDEC_UPPER SPECDEC_CONTRACTIONS R"(?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" SPECDEC_BLANKS;
+#undef SPECDEC_CONTRACTIONS
+#undef SPECDEC_BLANKS
+#undef SPECDEC_LOWER
+#undef SPECDEC_UPPER
 constexpr Division kDivisions[] = {
-    // Llama 3, OLMo 2, Phi-4, SmolLM3: OpenAI's cl100k_base.
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     "dbrx", "llama-bpe"},
-    // Qwen 2, 2.5 and 3: the same with single digits.
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     "qwen2", nullptr},
-    // Mistral NeMo: Tekken.
-    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     nullptr, "tekken"},
-    // Phi-4-mini: OpenAI's o200k_base.
-    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     "gpt-4o", nullptr},
+    {kCl100k, "dbrx", "llama-bpe"},  // Llama 3, OLMo 2, Phi-4, SmolLM3
+    {kQwen2, "qwen2", nullptr},      // Qwen 2, 2.5 and 3: single digits
+    {kTekken, nullptr, "tekken"},    // Mistral NeMo
+    {kO200k, "gpt-4o", nullptr},     // Phi-4-mini
 };
 
 // Returns the regular expression of a Split that keeps every piece, or "" for another step.
@@ -143,7 +151,8 @@ Merges merges_of(const Json& tokenizer, bool with_spaces, const std::string& whe
     if (item.is_string()) {
       const std::string text = item.get<std::string>();
       const size_t space = text.find(' ');
-      if (space != std::string::npos) left = text.substr(0, space), right = text.substr(space + 1);
+      if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos)
+        left = text.substr(0, space), right = text.substr(space + 1);
     } else if (item.is_array() && item.size() == 2 && item[0].is_string() && item[1].is_string()) {
       left = item[0].get<std::string>(), right = item[1].get<std::string>();
     }

@@ -12,9 +12,10 @@ namespace {
 constexpr uint64_t kAlignment = 32;  // what readers assume without general.alignment
 
 // ggml's numbers of the types of metadata values (gguf.h, enum gguf_type).
-constexpr uint32_t kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9, kUint64 = 10;
+constexpr uint32_t kStoredUint32 = 4, kStoredInt32 = 5, kStoredFloat32 = 6, kStoredBool = 7, kStoredString = 8,
+                   kStoredArray = 9, kStoredUint64 = 10;
 
-class HeaderBytes {
+class WrittenBytes {
  public:
   void u32(uint32_t value) { little_endian(value, 4); }
   void u64(uint64_t value) { little_endian(value, 8); }
@@ -38,21 +39,21 @@ class HeaderBytes {
   std::string bytes_;
 };
 
-constexpr uint32_t type_number(bool) { return kBool; }
-constexpr uint32_t type_number(uint32_t) { return kUint32; }
-constexpr uint32_t type_number(int32_t) { return kInt32; }
-constexpr uint32_t type_number(uint64_t) { return kUint64; }
-constexpr uint32_t type_number(float) { return kFloat32; }
-uint32_t type_number(const std::string&) { return kString; }
+constexpr uint32_t type_number(bool) { return kStoredBool; }
+constexpr uint32_t type_number(uint32_t) { return kStoredUint32; }
+constexpr uint32_t type_number(int32_t) { return kStoredInt32; }
+constexpr uint32_t type_number(uint64_t) { return kStoredUint64; }
+constexpr uint32_t type_number(float) { return kStoredFloat32; }
+uint32_t type_number(const std::string&) { return kStoredString; }
 
 template <class T>
-void store_value(HeaderBytes& out, const T& value) {
+void store_value(WrittenBytes& out, const T& value) {
   out.u32(type_number(value));
   out.value(value);
 }
 template <class T>
-void store_value(HeaderBytes& out, const std::vector<T>& values) {
-  out.u32(kArray);
+void store_value(WrittenBytes& out, const std::vector<T>& values) {
+  out.u32(kStoredArray);
   out.u32(type_number(T()));
   out.u64(values.size());
   for (const auto& value : values) out.value(static_cast<const T&>(value));
@@ -83,7 +84,7 @@ uint64_t TensorToStore::bytes() const {
 
 GgufWriter::GgufWriter(const fs::path& path, const Metadata& metadata, std::vector<TensorToStore> tensors)
     : path_(path), tensors_(std::move(tensors)) {
-  HeaderBytes header;
+  WrittenBytes header;
   header.u32(0x46554747);  // "GGUF"
   header.u32(3);
   header.u64(tensors_.size());
