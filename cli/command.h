@@ -72,6 +72,7 @@ void add_distill(Cli& cli);
 void add_validate(Cli& cli);
 void add_bench(Cli& cli);
 void add_package(Cli& cli);
+void add_export(Cli& cli);
 void add_serve(Cli& cli);
 void add_monitor(Cli& cli);
 void add_loop(Cli& cli);

@@ -18,6 +18,7 @@
 #include "cli/package.h"
 #include "cli/results.h"
 #include "deploy/package/checks.h"
+#include "deploy/package/export_gguf.h"
 #include "deploy/package/launch.h"
 #include "deploy/package/lint.h"
 #include "deploy/package/lint_rules.h"
@@ -70,6 +71,7 @@ void check_create(const PackageFlags& flags) {
   if (!flags.channel.empty()) require_channel_name(flags.channel);
   deploy::require_known_engines(flags.engines);
   for (const std::string& format : flags.quantise) deploy::require_known_quantisation(format);
+  if (!flags.gguf.empty()) deploy::require_known_gguf_type(flags.gguf);
 }
 
 struct CreateResult : PackageResult {
@@ -107,6 +109,7 @@ int run_create(const Global& global, const PackageFlags& flags) {
   options.report = report;
   options.variant_reports.assign(flags.reports.begin() + 1, flags.reports.end());
   options.quantise = flags.quantise;
+  options.gguf = flags.gguf;
   options.store = flags.store;
   options.name = flags.name;
   options.engines = flags.engines;
@@ -321,6 +324,11 @@ void add_create_flags(CLI::App& app, PackageFlags& flags) {
                  "Also package the draft in these formats, comma separated: fp8,int8")
       ->type_name(CLI::detail::join(deploy::known_quantisations(), "|"))
       ->delimiter(',')
+      ->group("Create");
+  app.add_option("--gguf", flags.gguf,
+                 "Also package target and draft as GGUF of this type, for llama.cpp: " +
+                     CLI::detail::join(deploy::known_gguf_types(), ", "))
+      ->type_name(CLI::detail::join(deploy::known_gguf_types(), "|"))
       ->group("Create");
   app.add_option("--store", flags.store, "Directory of packages/ and refs/, created if it is missing")
       ->type_name("STORE")

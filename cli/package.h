@@ -14,8 +14,8 @@
 namespace specdec::cli {
 
 struct PackageFlags {
-  std::string target, draft, report, store, name, channel, why, package, from, format = "text", key, passphrase_file,
-                                                                               public_key, out, visibility = "private";
+  std::string target, draft, report, store, name, channel, why, package, from,
+      format = "text", key, passphrase_file, public_key, out, visibility = "private", gguf;
   // `reports` are the gate reports from which a package is created: first the draft's own report, then those of its
   // variants.
   std::vector<std::string> engines, quantise, reports;

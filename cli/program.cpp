@@ -195,6 +195,7 @@ void declare_commands(Cli& cli) {
   add_validate(cli);
   add_bench(cli);
   add_package(cli);
+  add_export(cli);
   add_serve(cli);
   add_monitor(cli);
   add_loop(cli);

@@ -72,6 +72,7 @@ std::string results_document() {
   describe_package_results(results);
   describe_store_results(results);
   describe_transfer_results(results);
+  describe_export_result(results);
   results.add<monitor::CheckReport>({.commands = {"monitor check"}});
   describe_past_results(results);
   describe_baseline_result(results);

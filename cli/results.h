@@ -43,6 +43,7 @@ void describe_commands(Results& results);
 void describe_data_results(Results& results);
 void describe_demo_result(Results& results);
 void describe_doctor_result(Results& results);
+void describe_export_result(Results& results);
 void describe_fetch_result(Results& results);
 void describe_init_result(Results& results);
 void describe_loop_results(Results& results);

@@ -81,19 +81,29 @@ std::vector<Row> make_rows() {
   };
 }
 
+const std::vector<Row>& all_rows() {
+  static const std::vector<Row> kRows = make_rows();
+  return kRows;
+}
+
 }  // namespace
 
 PreTokenizer pre_tokenizer_of(const GgufFile& file) {
-  static const std::vector<Row> kRows = make_rows();
   const std::string name = file.text("tokenizer.ggml.pre", "default");
   std::string known;
-  for (const Row& row : kRows)
+  for (const Row& row : all_rows())
     for (const char* of_row : row.names) {
       if (name == of_row) return row.pre;
       known += (known.empty() ? "" : ", ") + std::string(of_row);
     }
   refuse_model(file, "tokenizer.ggml.pre " + in_quotes(name) + " is not supported; supported: " + known +
                          "; use the model's Hugging Face checkpoint instead");
+}
+
+std::string pre_tokenizer_name(const std::vector<std::string>& patterns, bool ignores_merges) {
+  for (const Row& row : all_rows())
+    if (row.pre.patterns == patterns && row.pre.ignores_merges == ignores_merges) return row.names.front();
+  return "";
 }
 
 }  // namespace specdec::gguf

@@ -20,4 +20,8 @@ struct PreTokenizer {
 // key means "default", as in llama.cpp.
 PreTokenizer pre_tokenizer_of(const GgufFile& file);
 
+// Returns the value of tokenizer.ggml.pre for text that is split by these patterns, one after the other, or "" if
+// llama.cpp has none.
+std::string pre_tokenizer_name(const std::vector<std::string>& patterns, bool ignores_merges);
+
 }  // namespace specdec::gguf

@@ -237,37 +237,68 @@ std::string llama_cpp_taps(const LaunchPlan& plan) {
   return "# The converter must print target_layers = [" + taps + "] for the draft: older ones take other layers.\n";
 }
 
-std::string llama_cpp(const LaunchPlan& plan) {
+// Returns the script's function that writes a model as GGUF, unless an earlier start has. Each start writes a file of
+// its own name.
+std::string llama_cpp_export(const LaunchPlan& plan) {
+  return "gguf=${GGUF_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/specdec/gguf}/" + plan.target_id.substr(0, 12) + "-" +
+         plan.draft_id.substr(0, 12) +
+         "\nmkdir -p \"$gguf\"\nwrite() {\n  [ -e \"$gguf/$2.gguf\" ] && return\n"
+         "  \"${SPECDEC:-specdec}\" export --gguf \"$gguf/$2.$$.gguf\" --type \"$3\" \"$1\" >&2\n"
+         "  mv \"$gguf/$2.$$.gguf\" \"$gguf/$2.gguf\"\n}\n";
+}
+
+// Returns script lines that set `draft_gguf` to the EAGLE-3 head as GGUF. Only llama.cpp's converter writes heads, and
+// it reads their target.
+std::string llama_cpp_head(const LaunchPlan& plan) {
   const std::string own = own_dtype(plan), type = own == "bf16" ? "bf16" : own == "fp32" ? "f32" : "f16";
+  return llama_cpp_taps(plan) +
+         "# specdec does not write EAGLE-3 heads as GGUF. llama.cpp's converter does, and needs Python packages:\n"
+         "# pip install -r \"$LLAMA_CPP/requirements.txt\"\n"
+         "draft_type=${DRAFT_TYPE:-" +
+         type +
+         "}  # or q8_0\ndraft_gguf=$gguf/draft-$draft_type.gguf\nif [ ! -e \"$draft_gguf\" ]; then\n"
+         "  python3 \"${LLAMA_CPP:?set LLAMA_CPP to a checkout of llama.cpp, for "
+         "convert_hf_to_gguf.py}/convert_hf_to_gguf.py\" \"$package/draft\" \\\n"
+         "    --outtype \"$draft_type\" --outfile \"$draft_gguf.$$.partial\" --target-model-dir \"$target\"\n"
+         "  mv \"$draft_gguf.$$.partial\" \"$draft_gguf\"\nfi\n";
+}
+
+std::string llama_cpp(const LaunchPlan& plan) {
   const auto flags = [&](int k) {
     return std::string("--spec-type ") + in_engines(plan).llama_cpp + " --spec-draft-n-max " + std::to_string(k) +
            " --spec-draft-n-min 1 -ngld all";
   };
-  const std::string of_head = in_engines(plan).is_head ? " --target-model-dir \"$target\"" : "";
-  std::string text = script_head(plan, "llama-server", "LLAMA_CPP=~/llama.cpp engines/llama.cpp.sh --port 8080",
-                                 std::string("convert PACKAGE/draft with convert_hf_to_gguf.py") +
-                                     (in_engines(plan).is_head ? " --target-model-dir TARGET" : "") +
-                                     " and add -md FILE " + flags(plan.tried_k));
-  text += llama_cpp_taps(plan);
-  text += "gguf=${GGUF_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/specdec/gguf}/" + plan.target_id.substr(0, 12) + "-" +
-          plan.draft_id.substr(0, 12) + "\n";
-  text +=
-      "mkdir -p \"$gguf\"\nconvert() {\n  [ -e \"$gguf/$2.gguf\" ] && return\n"
-      "  python3 \"${LLAMA_CPP:?set LLAMA_CPP to a checkout of llama.cpp, for "
-      "convert_hf_to_gguf.py}/convert_hf_to_gguf.py\" \"$1\" "
-      "--outtype \"$3\" --outfile \"$gguf/$2.$$.partial\" \"${@:4}\"\n  mv \"$gguf/$2.$$.partial\" "
-      "\"$gguf/$2.gguf\"\n}\n"
-      "# The converter needs Python packages: pip install -r \"$LLAMA_CPP/requirements.txt\". TARGET_GGUF names a GGUF "
-      "of "
-      "this very\n# target that you serve already, which is then not converted.\n"
-      "[ -n \"${TARGET_GGUF:-}\" ] || convert \"$target\" target " +
-      type + "\n";
-  if (plan.max_k() > 0)
-    text += "draft_type=${DRAFT_TYPE:-" + type +
-            "}  # or q8_0\nconvert \"$package/draft\" \"draft-$draft_type\" \"$draft_type\"" + of_head + "\n";
-  text +=
-      "exec llama-server -m \"${TARGET_GGUF:-$gguf/target.gguf}\" --alias " + shell_quoted(plan.name) + " --metrics";
-  if (plan.max_k() > 0) text += " \\\n  -md \"$gguf/draft-$draft_type.gguf\" " + flags(plan.max_k());
+  const bool is_head = in_engines(plan).is_head, drafts = plan.max_k() > 0,
+             has_draft = !plan.draft_gguf.empty() || (plan.has_gguf && !is_head),
+             has_target = !plan.target_gguf.empty() || (plan.has_gguf && plan.target_reference.empty());
+  // A reference may name the GGUF file itself.
+  const std::string own_target = plan.target_gguf.empty()                   ? "$package/gguf/target.gguf"
+                                 : plan.target_reference.ends_with(".gguf") ? "$target"
+                                                                            : "$target/" + plan.target_gguf,
+                    own_draft = plan.draft_gguf.empty() ? "gguf/draft.gguf" : "draft/" + plan.draft_gguf;
+  const std::string how = has_draft ? "add -md PACKAGE/" + own_draft + " "
+                          : is_head ? "convert PACKAGE/draft with convert_hf_to_gguf.py --target-model-dir TARGET and "
+                                      "add -md FILE "
+                                    : "run specdec export --gguf FILE PACKAGE/draft and add -md FILE ";
+  std::string text =
+      script_head(plan, "llama-server",
+                  std::string(is_head && drafts ? "LLAMA_CPP=~/llama.cpp " : "") + "engines/llama.cpp.sh --port 8080",
+                  how + flags(plan.tried_k));
+  const bool writes_draft = drafts && !has_draft && !is_head;
+  if (!has_target || (drafts && !has_draft)) text += llama_cpp_export(plan);
+  text += "# TARGET_GGUF names a GGUF of this very target that is to be served instead, such as a quantised one.\n";
+  text += has_target ? "target_gguf=${TARGET_GGUF:-" + own_target + "}\n"
+                     : "[ -n \"${TARGET_GGUF:-}\" ] || write \"$target\" target auto\n"
+                       "target_gguf=${TARGET_GGUF:-$gguf/target.gguf}\n";
+  if (drafts && has_draft) text += "draft_gguf=$package/" + own_draft + "\n";
+  if (drafts && is_head) text += llama_cpp_head(plan);
+  if (writes_draft)
+    text +=
+        "draft_type=${DRAFT_TYPE:-auto}  # or q8_0, q4_0\n"
+        "write \"$package/draft\" \"draft-$draft_type\" \"$draft_type\"\n"
+        "draft_gguf=$gguf/draft-$draft_type.gguf\n";
+  text += "exec llama-server -m \"$target_gguf\" --alias " + shell_quoted(plan.name) + " --metrics";
+  if (drafts) text += " \\\n  -md \"$draft_gguf\" " + flags(plan.max_k());
   return text + " \"$@\"\n";
 }
 

@@ -19,7 +19,7 @@ namespace specdec::deploy {
 struct LaunchPlan {
   std::string name;              // served model name: letters, digits, '.', '_', '-', '/'
   std::string target_reference;  // where engines find the target; "" = target/ inside the package
-  std::string target_id;         // fingerprint ids of target and draft; they name llama.cpp's converted files
+  std::string target_id;         // fingerprint ids of target and draft; they name the files that llama.cpp.sh writes
   std::string draft_id;
   std::string dtype;  // "fp32", "bf16" or "fp16": the dtype that the gate used, in which specdec serves
   // The dtype of the target's checkpoint: "fp32", "bf16" or "fp16", or "auto" for any other. Engines other than specdec
@@ -32,11 +32,16 @@ struct LaunchPlan {
   bool greedy = false;                 // the gate measured at temperature 0
   DraftKind kind = DraftKind::kModel;  // one of the kinds in kInEngines (launch.cpp)
   HeadFacts head;                      // set only if the draft is an EAGLE-3 head
-  std::vector<std::string> variants;   // formats of the draft's quantised variants, in draft-<format>/
-  std::vector<ScheduleRow> schedule;   // ascending, from batch size 1; if the gate did not pass, every k is 0
-  Verdict verdict = Verdict::kPass;    // the gate's verdict
-  std::string gate;                    // text of gate_brief() for a comment in the launch file; "" = none
-  int tried_k = 0;                     // the K that the gate tried, if it did not pass
+  // The files of target and draft that are GGUF, such as model.gguf, if these models are GGUF files; else "".
+  std::string target_gguf = {}, draft_gguf = {};
+  // The package has gguf/target.gguf and gguf/draft.gguf, except for a target that is only referred to, an EAGLE-3
+  // head, and models that are GGUF files.
+  bool has_gguf = false;
+  std::vector<std::string> variants;  // formats of the draft's quantised variants, in draft-<format>/
+  std::vector<ScheduleRow> schedule;  // ascending, from batch size 1; if the gate did not pass, every k is 0
+  Verdict verdict = Verdict::kPass;   // the gate's verdict
+  std::string gate;                   // text of gate_brief() for a comment in the launch file; "" = none
+  int tried_k = 0;                    // the K that the gate tried, if it did not pass
   // Why the engine of the launch file cannot serve this draft; set by launch_files(). If it is not "", the file starts
   // the engine without the draft and states this reason.
   std::string obstacle;

@@ -20,6 +20,7 @@
 #include "base/version.h"
 #include "deploy/package/card.h"
 #include "deploy/package/checks.h"
+#include "deploy/package/export_gguf.h"
 #include "deploy/package/launch.h"
 #include "deploy/package/quantise.h"
 #include "deploy/package/store.h"
@@ -157,6 +158,9 @@ double require_space(const PackageOptions& options, const std::map<std::string, 
   for (const auto& [to, from] : sources) bytes += InputFile(from, ErrorKind::kModel).size();
   for (const auto& [to, from] : sources)  // adds the size of quantised variants, each at most that of its source
     if (to.rfind("draft/", 0) == 0) bytes += options.quantise.size() * InputFile(from, ErrorKind::kModel).size();
+  if (!options.gguf.empty())  // at most F32 of 16-bit weights
+    for (const auto& [to, from] : sources)
+      bytes += (options.gguf == "f32" ? 2 : 1) * InputFile(from, ErrorKind::kModel).size();
   if (const uint64_t free = free_disk_bytes(options.store); free < bytes)
     throw Error(ErrorKind::kIo, options.store.string() + ": the package needs " + std::to_string(bytes >> 20) +
                                     " MiB, " + std::to_string(free >> 20) + " MiB are free");
@@ -275,6 +279,15 @@ std::vector<DraftVariant> make_variants(const PackageOptions& options, const Inp
   return variants;
 }
 
+// Writes a model of the package as gguf/<role>.gguf, and adds its warnings to the outcome's.
+void write_gguf(const PackageOptions& options, const fs::path& model, const std::string& role, const std::string& name,
+                const fs::path& package, PackageOutcome& outcome, const ProgressFn& progress) {
+  make_directories(package / "gguf");
+  const GgufResult done = export_gguf(
+      {.model = model, .out = package / "gguf" / (role + ".gguf"), .type = options.gguf, .name = name}, progress);
+  for (const std::string& warning : done.warnings) outcome.warnings.push_back("gguf/" + role + ".gguf: " + warning);
+}
+
 // Returns the manifest without the lists of files and variants, which are added later.
 PackageManifest manifest_of(const PackageOptions& options, const Inputs& in, int64_t now) {
   PackageManifest manifest;
@@ -298,6 +311,14 @@ PackageManifest manifest_of(const PackageOptions& options, const Inputs& in, int
 LaunchPlan plan_of(const PackageOptions& options, const Inputs& in, const std::string& name) {
   LaunchPlan plan = launch_plan(in.report, name, options.reference);
   plan.variants = options.quantise;
+  plan.has_gguf = !options.gguf.empty();
+  const auto own_gguf = [](const fs::path& model) {
+    for (const std::string& name : model_files(model))
+      if (name.ends_with(".gguf")) return name;
+    return std::string();
+  };
+  plan.target_gguf = own_gguf(options.target);
+  plan.draft_gguf = own_gguf(options.draft);
   plan.checkpoint_dtype = checkpoint_dtype(read_json(options.target / "config.json", ErrorKind::kModel));
   plan.kind = kind_of_draft(options.draft);
   if (plan.kind != DraftKind::kModel)
@@ -327,6 +348,9 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
     outcome.warnings.push_back(finding.file + ": " + finding.text);
   }
   const std::vector<std::string>& engines = options.engines.empty() ? known_engines() : options.engines;
+  if (!options.gguf.empty()) require_known_gguf_type(options.gguf);
+  if (head && !options.gguf.empty())
+    outcome.warnings.push_back("an EAGLE-3 head is not written as GGUF: llama.cpp.sh converts it with its target");
   const LaunchPlan plan = plan_of(options, in, name);
   const auto launch = launch_files(plan, engines);
   if (plan.kind != DraftKind::kModel)
@@ -344,7 +368,13 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   const Published published = publish_from(workshop, [&](const fs::path& tmp) {
     outcome.hold = std::make_shared<const DirectoryLock>(tmp, DirectoryLock::Kind::kShared);
     Builder builder(tmp, progress, bytes);
+    // The target's is the first file, because llama.cpp does not have every model.
+    if (plan.has_gguf && options.reference.empty() && plan.target_gguf.empty())
+      write_gguf(options, options.target, "target", name, tmp, outcome, progress);
     for (const auto& [to, from] : sources) builder.copy(from, to);
+    if (plan.has_gguf && !head && plan.draft_gguf.empty())
+      write_gguf(options, tmp / "draft", "draft", name + "-draft", tmp, outcome, progress);
+    if (fs::exists(tmp / "gguf")) builder.include("gguf");
     builder.write("draft/specdec.json", to_json(in.binding).dump(2) + "\n");
     manifest.variants = make_variants(options, in, tmp, progress);
     for (const DraftVariant& variant : manifest.variants) builder.include(variant.directory());

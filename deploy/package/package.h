@@ -24,6 +24,8 @@ struct PackageOptions {
   std::filesystem::path store;                         // has packages/, refs/ and tmp/; created if missing
   std::string name;                                    // served model name; "" = the target directory's name
   std::vector<std::string> engines;                    // engines that get a launch file; empty = all
+  // The type (export_gguf.h) in which target and draft are also stored as GGUF, for llama.cpp; "" = they are not.
+  std::string gguf;
   std::string reference;       // where engines find the target; "" = the target is copied into the package
   std::string parent_channel;  // the package to which this channel points becomes the parent; "" = no parent
   bool allow_failed = false;

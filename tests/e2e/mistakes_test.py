@@ -67,6 +67,7 @@ def models():
         ["package", "--target", MODEL, "--report", "v99.json", "--store", "o", "--draft"],
         ["package", "quantise", "--format", "fp8", "--out", "o", "--draft"],
         ["package", "lint", "--target", MODEL, "--draft"],
+        ["export", "--gguf", "o.gguf"],
         ["fetch"],
     ):
         yield [*start, "none"], 7, "none"

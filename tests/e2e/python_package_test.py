@@ -186,6 +186,8 @@ def check_models():
     answer = specdec.generate(target=target, draft=draft, prompt="ab", max_tokens=4, k=2, threads=1)
     expect(len(check(answer, "generate").token_ids) <= 4, "generate: token ids")
     check(specdec.fetch(target), "fetch")
+    written = specdec.export(SOURCE / "cli/demo/assets/target", gguf=work / "target.gguf", type="q8_0")
+    expect(check(written, "export").type == "q8_0", "export: the type")
     gate = specdec.validate(
         draft=draft, out=work / "gate", max_requests=8, rollout_tokens=8, speed_tokens=8, speed_prompts=2, **pair
     )

@@ -1,46 +1,12 @@
 #include "deploy/package/launch.h"
 
-#include "tests/package/pair.h"
+#include "tests/package/launch_case.h"
 
 namespace specdec::deploy {
 namespace {
 
 using specdec::testing::get;
 using specdec::testing::put;
-
-LaunchPlan plan() {
-  LaunchPlan p;
-  p.name = "org/Chat-7B";
-  p.target_id = std::string(64, 'a');
-  p.draft_id = std::string(64, 'b');
-  p.dtype = "bf16";
-  p.verify = "token";
-  p.schedule = {{1, 4, 5}, {5, 16, 3}, {17, 64, 0}};
-  return p;
-}
-std::map<std::string, std::string> files(const LaunchPlan& p) { return launch_files(p, known_engines()); }
-
-// Runs a launch script with a stand-in for the engine on PATH and returns the arguments that the script passed to it.
-std::vector<std::string> arguments_of(const std::string& script_name, const std::string& script,
-                                      const std::string& program, const testing::Scratch& dir) {
-  const fs::path package = dir / "a \"package\" \\ here";
-  put(package / "engines" / script_name, script);
-  put(dir / "bin" / program, "#!/bin/sh\nfor a in \"$@\"; do printf '%s\\n' \"$a\"; done > \"$OUT\"\n");
-  fs::permissions(dir / "bin" / program, fs::perms::owner_all);
-  // The path contains quotes, so it is passed in an environment variable.
-  const std::string command =
-      "PATH='" + (dir / "bin").string() + "':$PATH OUT='" + (dir / "out").string() + "' bash \"$SCRIPT\" --port 1234";
-  ::setenv("SCRIPT", (package / "engines" / script_name).c_str(), 1);
-  EXPECT_EQ(std::system(command.c_str()), 0) << script;
-  std::istringstream lines(get(dir / "out"));
-  std::vector<std::string> arguments;
-  for (std::string line; std::getline(lines, line);) arguments.push_back(line);
-  return arguments;
-}
-std::string after(const std::vector<std::string>& arguments, const std::string& flag) {
-  const auto at = std::find(arguments.begin(), arguments.end(), flag);
-  return at == arguments.end() || at + 1 == arguments.end() ? "" : *(at + 1);
-}
 
 TEST(Launch, VllmGetsTheScheduleAsJson) {
   const testing::Scratch dir;
@@ -225,55 +191,6 @@ TEST(Launch, WhatIsReadOfAHead) {
   head_facts(Json::array(), 3);  // a config.json that is no object is ignored
 }
 
-// A stand-in for llama.cpp's converter. Like the real one, it refuses a head without its target.
-constexpr char kConverter[] = R"(import json, sys
-config = json.load(open(sys.argv[1] + "/config.json"))
-if "draft_vocab_size" in config and "--target-model-dir" not in sys.argv: sys.exit("EAGLE-3 model requires its target")
-open(sys.argv[sys.argv.index("--outfile") + 1], "w").write(" ".join(sys.argv[1:2] + sys.argv[6:]))
-)";
-
-TEST(Launch, LlamaCppConvertsAHeadWithItsTarget) {
-  const testing::Scratch dir;
-  put(dir / "llama/convert_hf_to_gguf.py", kConverter);
-  const fs::path package = dir / "a \"package\" \\ here";
-  put(package / "target/config.json", "{}");
-  put(package / "draft/config.json", "{\"draft_vocab_size\": 3}");
-  ::setenv("LLAMA_CPP", (dir / "llama").c_str(), 1);
-  ::setenv("GGUF_DIR", (dir / "gguf").c_str(), 1);
-  LaunchPlan p = plan();
-  p.kind = DraftKind::kEagle3;
-  p.head.target_type = "llama";
-  p.head.taps = {1, 2, 4};
-  const std::string script = files(p)["llama.cpp.sh"];
-  const auto arguments = arguments_of("llama.cpp.sh", script, "llama-server", dir);
-  const std::string gguf = (dir / "gguf/aaaaaaaaaaaa-bbbbbbbbbbbb").string();
-  EXPECT_EQ(after(arguments, "--spec-type"), "draft-eagle3");
-  EXPECT_EQ(after(arguments, "-md"), gguf + "/draft-bf16.gguf");
-  EXPECT_EQ(get(gguf + "/target.gguf"), (package / "target").string());
-  EXPECT_EQ(get(gguf + "/draft-bf16.gguf"),
-            (package / "draft").string() + " --target-model-dir " + (package / "target").string());
-  EXPECT_NE(script.find("target_layers = [1, 2, 4]"), std::string::npos) << script;
-  p.head.taps.clear();
-  EXPECT_EQ(files(p)["llama.cpp.sh"].find("target_layers"), std::string::npos);
-}
-
-TEST(Launch, LlamaCppConvertsOnceAndNamesBothFiles) {
-  const testing::Scratch dir;
-  put(dir / "llama/convert_hf_to_gguf.py",
-      "import sys; open(sys.argv[sys.argv.index('--outfile') + 1], 'w').write(sys.argv[1])");
-  ::setenv("LLAMA_CPP", (dir / "llama").c_str(), 1);
-  ::setenv("GGUF_DIR", (dir / "gguf").c_str(), 1);
-  const std::string gguf = (dir / "gguf/aaaaaaaaaaaa-bbbbbbbbbbbb").string();
-  put(gguf + "/target.partial", "of a start of an older version");
-  const auto arguments = arguments_of("llama.cpp.sh", files(plan())["llama.cpp.sh"], "llama-server", dir);
-  EXPECT_EQ(get(gguf + "/target.partial"), "of a start of an older version") << "each start writes a file of its own";
-  EXPECT_EQ(after(arguments, "-m"), gguf + "/target.gguf");
-  EXPECT_EQ(after(arguments, "-md"), gguf + "/draft-bf16.gguf");
-  EXPECT_EQ(after(arguments, "--spec-type"), "draft-simple");
-  EXPECT_EQ(after(arguments, "--spec-draft-n-max"), "5");
-  EXPECT_EQ(get(gguf + "/draft-bf16.gguf"), (dir / "a \"package\" \\ here/draft").string());
-}
-
 TEST(Launch, TensorrtLlmRangesByTheirLastBatch) {
   const std::string yaml = files(plan())["tensorrt-llm.yaml"];
   for (const char* line :
@@ -386,6 +303,10 @@ TEST(Launch, OtherEnginesServeInTheCheckpointsDtype) {
   for (const auto& [name, text] : files(p)) {
     if (name == "sglang-schedule.json") continue;
     const bool ours = name == "specdec.toml";
+    if (name == "llama.cpp.sh") {  // specdec export --type auto takes the checkpoint's dtype
+      EXPECT_NE(text.find(" target auto\n"), std::string::npos) << text;
+      continue;
+    }
     EXPECT_EQ(text.find("fp32") != std::string::npos, ours) << name << text;
     EXPECT_EQ(text.find("float32"), std::string::npos) << name << text;
     EXPECT_EQ(text.find("f32"), std::string::npos) << name << text;

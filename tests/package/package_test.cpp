@@ -1,9 +1,11 @@
 #include "deploy/package/package.h"
 
+#include "base/gguf/gguf_file.h"
 #include "base/minisign.h"
 #include "base/model_directory.h"
 #include "base/sha256.h"
 #include "deploy/package/store.h"
+#include "tests/base/gguf/sample_checkpoint.h"
 #include "tests/package/pair.h"
 #include "tests/source_folder.h"
 
@@ -69,6 +71,34 @@ TEST(Package, HoldsBothModelsLaunchFilesAndManifest) {
   EXPECT_EQ(verify_package(done.path.string()).exit_code, 0);
   EXPECT_TRUE(contents(pair.dir / "store/tmp").empty());
   EXPECT_NE(fs::status(done.path / "engines/vllm.sh").permissions() & fs::perms::owner_exec, fs::perms::none);
+}
+
+TEST(Package, StoresGgufFilesOnlyIfAsked) {
+  const testing::Scratch dir;
+  for (const char* model : {"target", "draft"}) testing::write_checkpoint(dir / model);
+  const Fingerprint target = fingerprint_model(dir / "target"), draft = fingerprint_model(dir / "draft");
+  put(dir / "report.json", to_json(testing::sample_report(target, draft, Verdict::kPass)).dump());
+  PackageOptions options;
+  options.target = dir / "target", options.draft = dir / "draft", options.report = dir / "report.json";
+  options.store = dir / "store";
+  options.gguf = "q8_0";
+  const PackageOutcome done = create_package(options, 1795262400, {});
+  EXPECT_EQ(verify_package(done.path.string()).exit_code, 0);
+  std::set<std::string> listed;
+  for (const PackagedFile& file : read_manifest(done.path).files) listed.insert(file.path);
+  for (const char* role : {"target", "draft"}) {
+    EXPECT_TRUE(listed.contains("gguf/" + std::string(role) + ".gguf"));
+    const gguf::GgufFile file(done.path / "gguf" / (std::string(role) + ".gguf"));
+    EXPECT_STREQ(file.tensor("blk.0.attn_q.weight").type->name, "Q8_0");
+  }
+  EXPECT_NE(get(done.path / "engines/llama.cpp.sh").find("$package/gguf/draft.gguf"), std::string::npos);
+  EXPECT_FALSE(create_package(options, 1795262500, {}).is_new) << "the same inputs give the same files";
+  options.reference = "org/target";
+  const PackageOutcome referred = create_package(options, 1795262400, {});
+  EXPECT_TRUE(fs::exists(referred.path / "gguf/draft.gguf"));
+  EXPECT_FALSE(fs::exists(referred.path / "gguf/target.gguf"));
+  options.gguf.clear();
+  EXPECT_FALSE(fs::exists(create_package(options, 1795262400, {}).path / "gguf"));
 }
 
 TEST(Package, IsPrivateUnlessMadePublic) {

@@ -30,6 +30,7 @@ COMMANDS = [
     "package unpin",
     "package push",
     "package pull",
+    "export",
     "serve",
     "monitor",
     "monitor check",
