@@ -76,7 +76,8 @@ void add_device_flags(CLI::App& sub, DeviceOptions& options) {
       ->capture_default_str()
       ->group("Device");
   sub.add_option("--dtype", options.dtype,
-                 "auto (the checkpoint's own; on a GPU, quantised matrices stay as they are, and on a CPU those of a GGUF file) | fp32 | bf16 | fp16 | "
+                 "auto (the checkpoint's own; on a GPU, quantised matrices stay as they are, and on a CPU those of a "
+                 "GGUF file) | fp32 | bf16 | fp16 | "
                  "int8 (weights only, for decoding)")
       ->type_name(kTypes)
       ->capture_default_str()

@@ -5,10 +5,10 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "base/safetensors.h"
 #include "base/file.h"
 #include "base/fingerprint.h"
 #include "base/log.h"
+#include "base/safetensors.h"
 #include "base/sha256.h"
 #include "base/version.h"
 #include "data/formats/batch_join.h"

@@ -13,6 +13,7 @@
 #include "engine/forward/angle_table.h"
 #include "engine/forward/arena.h"
 #include "engine/forward/pass_rows.h"
+#include "engine/forward/row_product.h"
 #include "engine/kernels/block_quantised.h"
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/ops.h"
@@ -22,16 +23,10 @@ namespace specdec::model {
 
 namespace {
 
-namespace cpu = kernels::cpu;
 using kernels::Member;
 
 // Maximum number of rows for which every thread normalises all rows itself, because this is cheaper than a barrier.
 constexpr int64_t kPrivateRows = 16;
-
-constexpr int64_t kFixedFloats = sizeof(cpu::FixedInputs) / sizeof(float),
-                  kSplitFloats = sizeof(cpu::SplitInputs) / sizeof(float);
-// Maximum number of rows whose inputs are kept as bytes while the weights of a block are in a cache.
-constexpr int64_t kSplitRows = 128;
 
 template <class T>
 class Pass {
@@ -58,12 +53,7 @@ class Pass {
     threads_ = choose_threads();
     const int64_t e = config_.hidden_size, copies = count_ <= kPrivateRows ? threads_ : 1, half = config_.head_dim / 2;
     const auto angles = [&](int rope) { return uses_[static_cast<size_t>(rope)] ? count_ * half : 0; };
-    const int64_t widest = std::max({e, heads_width_, inner_});
-    fixed_count_ = decoder_.weights.lm_head.scalar_type() == at::kChar
-                       ? std::min(count_, cpu::kFixedRows) * cpu::fixed_groups(widest) * kFixedFloats
-                   : decoder_.config.quantisation.method == Quantisation::Method::kGguf
-                       ? std::min(count_, kSplitRows) * (widest / cpu::kBlockInputs + 1) * kSplitFloats
-                       : 0;
+    fixed_count_ = RowProduct<T>::workspace(decoder_, count_, std::max({e, heads_width_, inner_}));
     score_count_ = PassRows::kAttendRows * config_.num_heads / config_.num_kv_heads * pass_.longest;
     thread_local Arena arena;
     arena.cut(x_, count_ * e, normed_, std::max<int64_t>(copies * count_, threads_) * e, q_, count_ * heads_width_,
@@ -113,72 +103,13 @@ class Pass {
     return static_cast<int>(std::clamp<double>(nanoseconds / 1500, 1, at::get_num_threads()));
   }
 
-  // Input values [count, width] of a product.
-  struct Input {
-    const float* values;
-    int64_t width, count;
-  };
-  struct Matrix {
-    const at::Tensor& weight;  // [outputs, inputs]
-    const at::Tensor* bias = nullptr;
-  };
-  // Output values [count, width], which a product overwrites or, with `add`, adds to.
-  struct Output {
-    float* values;
-    int64_t width;
-    bool add = false;
-  };
-
+  using Input = typename RowProduct<T>::Input;
+  using Matrix = typename RowProduct<T>::Matrix;
+  using Output = typename RowProduct<T>::Output;
   // Computes columns [columns.first, columns.second) of input · weightᵀ + bias.
   void product(const Member& member, const Input& in, const Matrix& matrix, std::pair<int64_t, int64_t> columns,
                const Output& out) const {
-    const at::Tensor& w = matrix.weight;
-    const auto call = [&]<class S>(const S* values) {
-      return cpu::LinearCall<S, T>{.x = in.values,
-                                   .ldx = in.width,
-                                   .rows = in.count,
-                                   .w = values,
-                                   .k = in.width,
-                                   .n_begin = columns.first,
-                                   .n_end = columns.second,
-                                   .bias = matrix.bias ? data(*matrix.bias) : nullptr,
-                                   .out = out.values,
-                                   .ldo = out.width,
-                                   .add = out.add,
-                                   .n = w.size(0)};
-    };
-    switch (w.scalar_type()) {
-      case at::kChar:
-        return int8_product(member, call(static_cast<const cpu::Int8*>(w.const_data_ptr())));
-      case at::ScalarType::Bits8:
-        return block_product(member, w, call(static_cast<const cpu::Blocks*>(w.const_data_ptr())));
-      case at::kByte:
-        return kernels_.linear_packed(call(static_cast<const cpu::Packed<T>*>(w.const_data_ptr())));
-      default:
-        return kernels_.linear(call(data(w)));
-    }
-  }
-
-  // Computes a product with int8 weights. Every thread converts all inputs to integers itself, which is cheaper than a
-  // barrier.
-  void int8_product(const Member& member, cpu::LinearCall<cpu::Int8, T> call) const {
-    call.fixed = reinterpret_cast<cpu::FixedInputs*>(fixed_ + member.id * fixed_count_);
-    for (int64_t left = call.rows; left > 0;
-         left -= call.rows, call.x += call.rows * call.ldx, call.out += call.rows * call.ldo) {
-      call.rows = std::min(left, cpu::kFixedRows);
-      kernels_.linear_int8(call);
-    }
-  }
-
-  // Computes a product with block-quantised weights, in which every thread converts all inputs itself, too.
-  void block_product(const Member& member, const at::Tensor& w, cpu::LinearCall<cpu::Blocks, T> call) const {
-    call.split = reinterpret_cast<cpu::SplitInputs*>(fixed_ + member.id * fixed_count_);
-    call.kind = kernels::block_kind_of(w);
-    for (int64_t left = call.rows; left > 0;
-         left -= call.rows, call.x += call.rows * call.ldx, call.out += call.rows * call.ldo) {
-      call.rows = std::min(left, kSplitRows);
-      kernels_.linear_blocks(call);
-    }
+    RowProduct<T>{kernels_, fixed_ + member.id * fixed_count_}.run(in, matrix, columns, out);
   }
 
   // Returns this thread's range of the n columns. If there are enough columns to divide the work evenly, the range

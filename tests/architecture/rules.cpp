@@ -76,9 +76,7 @@ const std::vector<Room> kRooms = {
     // base/schema/ may include a schema.
     {{"base/schema/", "base/model_directory."}, {"base/"}},
     {{"base/page/"}, {"base/page/", "base/*"}},
-    // A model directory may hold a GGUF file in place of safetensors.
-    {{"base/safetensors."}, {"base/gguf/", "base/*"}},
-    {{"base/gguf/"}, {"base/gguf/", "base/*"}},
+    {{"base/safetensors.", "base/gguf/"}, {"base/gguf/", "base/*"}},  // model directories with safetensors or GGUF
     {{"base/"}, {"base/*"}},
     {{"text/"}, {"text/", "rust/", "base/"}},
     {{"rust/"}, {"rust/"}},

@@ -1,7 +1,8 @@
-// Writes llama.cpp's logits for given tokens. tests/bench/quantised_quality.py compiles it against a build of llama.cpp.
+// Writes llama.cpp's logits for given tokens. tests/bench/quantised_quality.py compiles it against a build of
+// llama.cpp.
 //
-// Usage: llama_logits GGUF TOKENS OUT. TOKENS has one text a line, as token ids between spaces. OUT receives fp32 logits
-// [tokens, vocabulary] of one text after the other.
+// Usage: llama_logits GGUF TOKENS OUT. TOKENS has one text a line, as token ids between spaces. OUT receives fp32
+// logits [tokens, vocabulary] of one text after the other.
 #include <cstdio>
 #include <fstream>
 #include <sstream>

@@ -24,13 +24,13 @@ class GgufTokenizer : public ::testing::Test {
 };
 
 // Ids of the pieces behind the bytes of sentencepiece_model(); kByte + x is the byte x.
-constexpr int32_t kBos = 1, kByte = 3, kBlank = 259, kA = 260, kB = 261, kC = 262, kBlankAb = 264, kAbc = 265,
+constexpr int32_t kBegin = 1, kByte = 3, kBlank = 259, kA = 260, kB = 261, kC = 262, kBlankAb = 264, kAbc = 265,
                   kBc = 266, kBlanks2 = 267, kBlanks3 = 268, kTurn = 269, kUser = 270;
 
 TEST_F(GgufTokenizer, SentencePiece) {
   const Tokenizer tokenizer = load(testing::sentencepiece_model());
-  EXPECT_EQ(tokenizer.encode("ab", true), (Ids{kBos, kBlankAb}));  // a blank is put in front
-  EXPECT_EQ(tokenizer.encode("", true), Ids{kBos});
+  EXPECT_EQ(tokenizer.encode("ab", true), (Ids{kBegin, kBlankAb}));  // a blank is put in front
+  EXPECT_EQ(tokenizer.encode("", true), Ids{kBegin});
   EXPECT_EQ(tokenizer.encode("abc", false), (Ids{kBlankAb, kC}));  // "▁ab" −2 comes before "abc" −3
   EXPECT_EQ(tokenizer.encode("cabc", false), (Ids{kBlank, kC, kAbc}));
   EXPECT_EQ(tokenizer.encode("bbc", false), (Ids{kBlank, kB, kBc}));
