@@ -33,10 +33,9 @@ std::string full_weights_digest(const std::filesystem::path& directory) {
 
 std::string weights_stamp(const std::filesystem::path& directory) {
   const SafetensorsDirectory tensors(directory);
-  std::set<std::string> files;
-  for (const std::string& name : tensors.names()) files.insert(tensors.file_of(name).path());
   Sha256 hash;
-  for (const std::string& file : files) {
+  for (const fs::path& path : tensors.files()) {
+    const std::string file = path.string();
     struct stat s{};
     if (::stat(file.c_str(), &s) != 0) throw Error(ErrorKind::kModel, file + ": " + std::strerror(errno));
     for (const int64_t n :

@@ -133,6 +133,11 @@ std::vector<std::string> model_names(const fs::path& directory, const fs::path& 
   const size_t name = repository.find("--", sizeof "models--" - 1);
   if (path.parent_path().filename() == "snapshots" && repository.starts_with("models--") && name != std::string::npos)
     return {repository.substr(name + 2)};
+  // A directory made from a GGUF file is …/specdec/gguf/<name>-<16 hex digits> (base/gguf/model_files.h).
+  if (const fs::path parent = path.parent_path(); own.size() > 17 && own[own.size() - 17] == '-' &&
+                                                  parent.filename() == "gguf" &&
+                                                  parent.parent_path().filename() == "specdec")
+    return {own.substr(0, own.size() - 17), own};
   const std::string configured = is_placeholder_name(own) ? configured_name(files) : "";
   return configured.empty() ? std::vector{own} : std::vector{configured, own};
 }

@@ -235,16 +235,19 @@ SafetensorsDirectory::SafetensorsDirectory(const std::filesystem::path& director
     open_gguf(file);
     return;
   }
-  std::string found;
+  std::string found, gguf_file;
   std::error_code ec;
   for (const auto& e : fs::directory_iterator(directory, ec)) {
     const std::string extension = e.path().extension().string();
+    if (extension == ".gguf") gguf_file = e.path().string();
     if (std::set<std::string>{".bin", ".pt", ".pth", ".ckpt", ".pt2"}.count(extension))
       found = e.path().filename().string();
   }
   throw Error(ErrorKind::kModel,
               directory.string() + ": no model.safetensors and no model.safetensors.index.json" +
-                  (found.empty() ? "" : ": " + found + " is a pickle/zip checkpoint: convert to safetensors"));
+                  (!gguf_file.empty() ? ": to use " + gguf_file + ", give the file itself"
+                   : found.empty()    ? ""
+                                      : ": " + found + " is a pickle/zip checkpoint: convert to safetensors"));
 }
 SafetensorsDirectory::~SafetensorsDirectory() = default;
 
@@ -312,6 +315,14 @@ const InputFile& SafetensorsDirectory::file_of(const std::string& name) const {
   if (it == where_.end())
     throw Error(ErrorKind::kModel, directory_.string() + ": tensor " + shown(name) + " is missing");
   return gguf_ ? *gguf_->files()[it->second] : shards_[it->second]->file();
+}
+
+std::set<std::filesystem::path> SafetensorsDirectory::files() const {
+  std::set<std::filesystem::path> out;
+  for (const auto& shard : shards_) out.insert(shard->file().path());
+  if (gguf_)
+    for (const auto& part : gguf_->files()) out.insert(part->path());
+  return out;
 }
 
 const TensorEntry& SafetensorsDirectory::entry(const std::string& name) const {

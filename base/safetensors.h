@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -66,6 +67,8 @@ class SafetensorsDirectory {
   bool equal(const std::string& a, const std::string& b) const;
   // Returns the file that holds a tensor.
   const InputFile& file_of(const std::string& name) const;
+  // Returns the paths of all files with tensors, and of all parts of a split GGUF model, whose first may have none.
+  std::set<std::filesystem::path> files() const;
   // Returns the GGUF file that holds the tensors, or null.
   const gguf::GgufFile* gguf() const { return gguf_.get(); }
   // Returns a tensor of the GGUF file and its place in the decoder. Only if gguf() is not null.

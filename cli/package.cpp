@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/file.h"
+#include "base/gguf/model_files.h"
 #include "base/hub_cache.h"
 #include "base/model_directory.h"
 #include "base/schema/gate_summary.h"
@@ -115,7 +116,9 @@ int run_create(const Global& global, const PackageFlags& flags) {
   options.engines = flags.engines;
   // The package refers to a local target by its absolute path, and to a hub model by its name.
   if (flags.reference_target)
-    options.reference = fs::exists(flags.target) ? fs::canonical(flags.target).string() : flags.target;
+    options.reference = fs::is_directory(flags.target) ? fs::canonical(flags.target).string()
+                        : fs::exists(flags.target)     ? gguf::real_file(flags.target).string()
+                                                       : flags.target;
   options.parent_channel = flags.channel;
   options.allow_failed = flags.allow_failed;
   options.is_public = flags.visibility == "public";

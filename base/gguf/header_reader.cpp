@@ -139,7 +139,11 @@ class HeaderReader {
   void read_start() {
     std::string magic(std::min<uint64_t>(file_.size(), 4), '\0');
     bytes_.read(std::as_writable_bytes(std::span(magic)), "the magic");
-    if (magic != "GGUF") refuse_file(file_, "it begins with " + in_quotes(magic) + ", expected 'GGUF'");
+    if (magic != "GGUF")
+      refuse_file(file_, "it begins with " + in_quotes(magic) + ", expected 'GGUF'" +
+                             (magic == "vers"   ? " (a Git LFS pointer: fetch the file with git lfs pull)"
+                              : magic == "<!DO" ? " (a web page: the download failed)"
+                                                : ""));
     const auto version = bytes_.number<uint32_t>("the version");
     if (version != 0 && (version & 0xffff) == 0)
       refuse_file(file_, "it is big-endian, specdec reads little-endian files (convert it with gguf-convert-endian)");
@@ -272,7 +276,8 @@ class HeaderReader {
     what_ = "tensor " + in_quotes(name);
     Tensor tensor{};
     const auto rank = bytes_.number<uint32_t>(what_);
-    if (rank > kMostDimensions) refuse_file(file_, what_ + ": " + std::to_string(rank) + " dimensions, the limit is 4");
+    if (rank == 0 || rank > kMostDimensions)
+      refuse_file(file_, what_ + ": " + std::to_string(rank) + " dimensions, expected 1 to 4");
     for (uint32_t i = 0; i < rank; ++i) {
       tensor.shape.push_back(bytes_.number<int64_t>(what_));
       if (tensor.shape.back() < 1)

@@ -11,6 +11,16 @@ namespace specdec::gguf {
 
 namespace {
 
+// Returns the bytes of a tensor in memory when its blocks are packed for products on a CPU: codes of 5 bits take 6
+// (engine/kernels/cpu/block_matrix.h).
+uint64_t loaded_bytes(const Tensor& tensor) {
+  constexpr std::pair<std::string_view, uint64_t> kPacked[] = {
+      {"Q5_0", 26}, {"Q5_1", 28}, {"Q4_K", 148}, {"Q5_K", 212}};
+  for (const auto& [name, bytes] : kPacked)
+    if (name == tensor.type->name) return tensor.bytes / static_cast<uint64_t>(tensor.type->block_bytes) * bytes;
+  return tensor.bytes;
+}
+
 // Returns the dtype in which activations are computed: that of most matrices if they are stored plainly.
 const char* dtype_of(const GgufFile& file) {
   size_t matrices = 0, half = 0, single = 0;
@@ -47,7 +57,11 @@ Shape write_shape(const GgufFile& file, const std::string& prefix, Json& out) {
   if (value_dim != shape.head_dim)
     refuse_model(file, prefix + "attention.value_length: expected the length of keys, " +
                            std::to_string(shape.head_dim) + ", found " + std::to_string(value_dim));
-  out["vocab_size"] = file.tensor("token_embd.weight").shape.front();
+  const Tensor& embedding = file.tensor("token_embd.weight");
+  if (embedding.shape.size() != 2)
+    refuse_model(
+        file, "token_embd.weight: expected a matrix, found " + std::to_string(embedding.shape.size()) + " dimensions");
+  out["vocab_size"] = embedding.shape.front();
   out["hidden_size"] = shape.hidden;
   out["intermediate_size"] = integer("feed_forward_length", 1 << 20);
   out["num_hidden_layers"] = shape.layers;
@@ -140,7 +154,7 @@ Json make_config(const GgufFile& file) {
   out["pad_token_id"] = vocabulary.pad ? Json(*vocabulary.pad) : Json();
   out["torch_dtype"] = dtype_of(file);
   uint64_t bytes = 0;
-  for (const auto& [name, tensor] : file.tensors()) bytes += tensor.bytes;
+  for (const auto& [name, tensor] : file.tensors()) bytes += loaded_bytes(tensor);
   out["quantization_config"] = {{"quant_method", "gguf"}, {"header", file.header_digest()}, {"bytes", bytes}};
   return out;
 }

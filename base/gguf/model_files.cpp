@@ -1,6 +1,7 @@
 #include "base/gguf/model_files.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -36,7 +37,7 @@ size_t count_parts(const std::string& name) {
   const std::string digits = name.substr(name.size() - kBehind - kDigits, kDigits);
   if (digits.find_first_not_of("0123456789") != std::string::npos) return 1;
   const size_t count = std::stoul(digits);
-  return name.ends_with(part_ending(1, count)) ? count : 1;
+  return count >= 1 && name.ends_with(part_ending(1, count)) ? count : 1;
 }
 
 // Adds what identifies the content of a file without reading it: path, size, inode and time of change. Returns false if
@@ -50,14 +51,15 @@ bool add_state(const fs::path& path, Sha256& digest) {
   std::string text = path.string() + '\0';
   for (const auto number :
        {static_cast<int64_t>(state.st_size), static_cast<int64_t>(state.st_dev), static_cast<int64_t>(state.st_ino),
-        static_cast<int64_t>(state.st_mtim.tv_sec), static_cast<int64_t>(state.st_mtim.tv_nsec)})
+        static_cast<int64_t>(state.st_mtim.tv_sec), static_cast<int64_t>(state.st_mtim.tv_nsec),
+        static_cast<int64_t>(state.st_ctim.tv_sec), static_cast<int64_t>(state.st_ctim.tv_nsec)})
     text += std::to_string(number) + '\0';
   digest.update(std::string_view(text));
   return true;
 }
 
 // The number of the form in which this unit writes the files of a directory. Raise it when they change.
-constexpr const char* kForm = " 2";
+constexpr const char* kForm = " 3";
 
 // Returns the name of the directory: the file's name, so that reports name the model, and a digest of the file's state.
 // Another version of specdec may write other files, so its number is part of the digest.
@@ -78,17 +80,35 @@ std::string directory_name(const fs::path& file) {
 
 void write_json(const fs::path& path, const Json& value, int indent) { write_file_atomic(path, value.dump(indent)); }
 
+// Returns whether this directory exists. Throws Error(kIo) if others could have put another model in its place.
+bool is_own_directory(const fs::path& directory) {
+  struct stat state{};
+  if (::lstat(directory.c_str(), &state) != 0) return false;
+  if (!S_ISDIR(state.st_mode) || (state.st_uid != ::geteuid() && state.st_uid != 0) || (state.st_mode & 022) != 0)
+    throw Error(
+        ErrorKind::kIo,
+        directory.string() + ": other users can write it: remove it, or set XDG_CACHE_HOME to a folder of your own");
+  return true;
+}
+
 }  // namespace
 
-fs::path model_directory_of(const fs::path& gguf) {
+fs::path real_file(const fs::path& gguf) {
   std::error_code ec;
-  const fs::path file = fs::canonical(gguf, ec);
+  const fs::path real = fs::canonical(gguf, ec);
   if (ec) throw Error(ErrorKind::kModel, gguf.string() + ": cannot be found: " + ec.message());
-  const fs::path folder = cache_folder(), directory = folder / directory_name(file);
-  if (fs::is_directory(directory, ec)) return directory;
+  if (real.extension() == ".gguf") return real;
+  return fs::canonical(fs::absolute(gguf).parent_path()) / gguf.filename();
+}
+
+fs::path model_directory_of(const fs::path& gguf) {
+  const fs::path file = real_file(gguf), folder = cache_folder(), directory = folder / directory_name(file);
+  if (is_own_directory(directory)) return directory;
   const GgufFile model(file);
   const Json config = make_config(model), generation = make_generation_config(model), tokenizer = make_tokenizer(model),
              tokenizer_config = make_tokenizer_config(model);
+  if (directory != folder / directory_name(file))
+    throw Error(ErrorKind::kNetwork, file.string() + " changed while it was read: try again");
   make_directories(folder);
   constexpr int64_t kAbandonedSeconds = 3600;
   remove_partials(folder, kAbandonedSeconds);

@@ -14,8 +14,8 @@ namespace specdec::gguf {
 
 // Returns the config.json that describes the model: keys and names of Hugging Face's config of this family, as
 // engine/config/config.h parses it, with "quantization_config": {"quant_method": "gguf", "header": header_digest(),
-// "bytes": (those of all tensors)}. Throws Error(kModel) for an architecture (general.architecture) that specdec does
-// not run, naming those that it does.
+// "bytes": (those of all tensors in memory, with matrices in blocks)}. Throws Error(kModel) for an architecture
+// (general.architecture) that specdec does not run, naming those that it does.
 Json make_config(const GgufFile& file);
 // Returns generation_config.json with the ids that end an answer (EOS, EOT, EOM).
 Json make_generation_config(const GgufFile& file);
@@ -49,9 +49,13 @@ std::filesystem::path file_in(const std::filesystem::path& directory);
 // another header digest.
 void require_config_of(const GgufFile& file, const std::filesystem::path& directory);
 
+// Returns the real path of a .gguf file. If the real file has another ending, as in the hub's cache, whose files are
+// links to blobs, only the folder is resolved. Throws Error(kModel) if there is no such file.
+std::filesystem::path real_file(const std::filesystem::path& gguf);
+
 // Returns a directory with the files above for a .gguf file, and links model.gguf (or model-00001-of-0000N.gguf, …) to
 // the file and its splits. The directory lies in the cache ($XDG_CACHE_HOME/specdec/gguf) under a name that depends on
-// the file's path, size, time of change and inode, so a file that has changed gets another directory; it is published
+// the file's path, size, times of change and inode, so a file that has changed gets another directory; it is published
 // whole, and an existing one is used as it is. Throws the errors of GgufFile and of the functions above, and Error(kIo)
 // if the cache cannot be written.
 std::filesystem::path model_directory_of(const std::filesystem::path& gguf);

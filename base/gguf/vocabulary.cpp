@@ -11,7 +11,8 @@ namespace specdec::gguf {
 
 namespace {
 
-constexpr int64_t kMaxTokens = 1 << 22;
+constexpr int64_t kMaxTokens = 1 << 20;  // Gemma has 2^18
+constexpr size_t kMaxTokenBytes = 1 << 16;
 
 // Texts of tokens that end an answer, whatever the metadata says: files converted before EOT had a key of its own, and
 // models with several ends, lack it there. Unlike llama.cpp's, this list lacks "</s>", which is EOS where it ends a
@@ -33,10 +34,16 @@ Vocabulary::Model read_model(const GgufFile& file) {
 void read_tokens(const GgufFile& file, Vocabulary& out) {
   out.tokens = file.texts("tokenizer.ggml.tokens");
   if (out.tokens.empty()) refuse_model(file, "tokenizer.ggml.tokens: the list is empty");
+  if (static_cast<int64_t>(out.tokens.size()) > kMaxTokens)
+    refuse_model(file, "tokenizer.ggml.tokens: " + std::to_string(out.tokens.size()) + " tokens, the limit is " +
+                           std::to_string(kMaxTokens));
   out.ids.reserve(out.tokens.size());
   for (size_t id = 0; id < out.tokens.size(); ++id) {
     std::string& token = out.tokens[id];
     if (token.empty()) token = "[EMPTY_" + std::to_string(id) + "]";  // llama.cpp's name
+    if (token.size() > kMaxTokenBytes)
+      refuse_model(file, "tokenizer.ggml.tokens: token " + std::to_string(id) + " has " + std::to_string(token.size()) +
+                             " bytes, the limit is " + std::to_string(kMaxTokenBytes));
     if (!is_valid_utf8(token))
       refuse_model(file, "tokenizer.ggml.tokens: token " + std::to_string(id) + " is not valid UTF-8");
     const auto [at, is_new] = out.ids.emplace(token, static_cast<int64_t>(id));

@@ -244,7 +244,10 @@ std::unique_ptr<decode::CausalModel> LoadedPair::make_target_runner(int64_t cach
 }
 
 std::string LoadedPair::arithmetic() const {
-  return model::dtype_flag(dtype == model::kAsStored ? config.dtype : dtype);
+  const at::ScalarType stored = config.quantisation.method == model::Quantisation::Method::kGguf
+                                    ? at::kFloat  // a pass over blocks sums in fp32, and its bits do not depend on rows
+                                    : config.dtype;
+  return model::dtype_flag(dtype == model::kAsStored ? stored : dtype);
 }
 
 int32_t tokenizers_end(const fs::path& directory) { return text::Tokenizer(directory).eos_id(); }

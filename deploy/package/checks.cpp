@@ -4,6 +4,8 @@
 #include <cstring>
 #include <set>
 
+#include "base/gguf/blocks.h"
+#include "base/gguf/model_files.h"
 #include "base/json.h"
 #include "base/safetensors.h"
 
@@ -35,16 +37,28 @@ bool is_finite(const std::string& dtype, std::span<const std::byte> bytes) {
   return true;
 }
 
+// Returns whether the values of whole blocks of a GGUF file are finite.
+bool is_finite(const gguf::TensorType& type, std::span<const std::byte> bytes) {
+  std::vector<float> values(bytes.size() / static_cast<size_t>(type.block_bytes) *
+                            static_cast<size_t>(type.block_values));
+  gguf::dequantise(type, bytes, values);
+  return all_finite<uint32_t>(std::as_bytes(std::span(values)), 0x7f800000u);
+}
+
 void check_weights(const fs::path& directory, std::vector<Finding>& findings) {
   const SafetensorsDirectory tensors(directory);
   std::vector<std::byte> block(8u << 20);
   for (const std::string& name : tensors.names()) {
     const TensorEntry& entry = tensors.entry(name);
     const InputFile& file = tensors.file_of(name);
-    for (uint64_t at = 0; at < entry.bytes; at += block.size()) {
-      const auto part = std::span(block).first(std::min<uint64_t>(block.size(), entry.bytes - at));
+    const gguf::TensorType* blocks = tensors.gguf() ? tensors.placed(name).tensor->type : nullptr;
+    const uint64_t step =
+        blocks ? block.size() / static_cast<uint64_t>(blocks->block_bytes) * static_cast<uint64_t>(blocks->block_bytes)
+               : block.size();
+    for (uint64_t at = 0; at < entry.bytes; at += step) {
+      const auto part = std::span(block).first(std::min<uint64_t>(step, entry.bytes - at));
       file.read(entry.offset + at, part);
-      if (is_finite(entry.dtype, part)) continue;
+      if (blocks ? is_finite(*blocks, part) : is_finite(entry.dtype, part)) continue;
       findings.push_back({true, "not-finite", file.path().string(), name + ": holds a NaN or an infinity"});
       break;
     }
@@ -116,8 +130,10 @@ std::vector<Finding> check_pair(const fs::path& target, const fs::path& draft, b
         {true, "vocab-size", (draft / "config.json").string(),
          "vocab_size " + std::to_string(draft_vocab) + ", the target has " + std::to_string(target_vocab)});
   if (!head || fs::exists(draft / "tokenizer.json")) check_tokenizers(target, draft, findings);
-  if (!nested) check_config(ours, draft / "config.json", findings);
-  check_rope(ours, draft / "config.json", findings);
+  // A config.json that specdec made from a GGUF file is for specdec alone.
+  const bool made = gguf::file_in(draft) != fs::path();
+  if (!nested && !made) check_config(ours, draft / "config.json", findings);
+  if (!made) check_rope(ours, draft / "config.json", findings);
   if (ours.contains("max_position_embeddings") && theirs.contains("max_position_embeddings")) {
     const int64_t context = number(ours, "max_position_embeddings", draft),
                   needed = number(theirs, "max_position_embeddings", target);
@@ -148,7 +164,7 @@ bool is_tokenizer_file(const std::string& name) {
 std::vector<std::string> model_files(const fs::path& directory) {
   std::set<std::string> names;
   const SafetensorsDirectory tensors(directory);
-  for (const std::string& name : tensors.names()) names.insert(tensors.file_of(name).path().filename().string());
+  for (const fs::path& file : tensors.files()) names.insert(file.filename().string());
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename().string(), extension = entry.path().extension().string();
     if (name[0] == '.' || !entry.is_regular_file()) continue;

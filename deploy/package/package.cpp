@@ -353,6 +353,11 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
     outcome.warnings.push_back("an EAGLE-3 head is not written as GGUF: llama.cpp.sh converts it with its target");
   const LaunchPlan plan = plan_of(options, in, name);
   const auto launch = launch_files(plan, engines);
+  if (!plan.target_gguf.empty() || !plan.draft_gguf.empty())
+    for (const std::string& engine : engines)
+      if (engine != "llama.cpp")
+        outcome.warnings.push_back("a model of this package is a GGUF file, which its launch file for " + engine +
+                                   " cannot start: use llama.cpp or specdec serve");
   if (plan.kind != DraftKind::kModel)
     for (const std::string& engine : engines)
       if (const std::string why = head_obstacle(engine, plan.head); !why.empty())

@@ -1,5 +1,7 @@
 #include "engine/forward/memory_plan.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -9,6 +11,7 @@
 #include "base/log.h"
 #include "engine/cache/block_pool.h"
 #include "engine/forward/pass_graphs.h"
+#include "engine/forward/row_product.h"
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/cuda_errors.h"
@@ -89,7 +92,8 @@ int64_t quantised_bytes(const Quantisation& quantisation, const std::vector<int6
   return shape[0] * kernels::packed_row_bytes(packing_of(quantisation), shape[1], group);
 }
 
-// Returns the type of the weights of matrix products: "int8", "int4" or "fp8", or "" if they have 16 or 32 bits.
+// Returns the type of the weights of matrix products: "int8", "int4", "fp8" or "as in the GGUF file", or "" if they
+// have 16 or 32 bits.
 std::string name_of_weights(const DecoderConfig& config, at::ScalarType dtype) {
   if (dtype == at::kChar) return "int8";
   if (dtype != kAsStored) return "";
@@ -178,6 +182,10 @@ MemoryPlan plan_memory(const MemoryRequest& request) {
     plan.workspace_bytes += pass_bytes(config, std::max(kPromptRows, logit_rows), logit_rows);
     if (request.device.is_cuda())
       plan.workspace_bytes += request.sequences * attention_bytes(config, request.tokens_per_sequence);
+    if (dtype == kAsStored && request.device.is_cpu())
+      plan.workspace_bytes +=
+          4 * at::get_num_threads() *
+          RowProduct<float>::split_floats(kPromptRows, std::max(config.hidden_size, config.intermediate_size));
     if (dtype == kAsStored && request.device.is_cuda()) plan.workspace_bytes += dequantised_bytes(config);
   };
   const int ranks = request.ranks;

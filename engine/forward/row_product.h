@@ -39,9 +39,11 @@ class RowProduct {
   static int64_t workspace(const Decoder& decoder, int64_t rows, int64_t width) {
     if (decoder.weights.lm_head.scalar_type() == at::kChar)
       return std::min(rows, cpu::kFixedRows) * cpu::fixed_groups(width) * kFixedFloats;
-    if (decoder.config.quantisation.method == Quantisation::Method::kGguf)
-      return std::min(rows, kSplitRows) * (width / cpu::kBlockInputs + 1) * kSplitFloats;
-    return 0;
+    return decoder.config.quantisation.method == Quantisation::Method::kGguf ? split_floats(rows, width) : 0;
+  }
+  // Returns the same for a decoder from a GGUF file.
+  static int64_t split_floats(int64_t rows, int64_t width) {
+    return std::min(rows, kSplitRows) * (width / cpu::kBlockInputs + 1) * kSplitFloats;
   }
 
   RowProduct(const cpu::Kernels<T>& kernels, float* workspace) : kernels_(kernels), workspace_(workspace) {}

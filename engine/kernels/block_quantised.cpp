@@ -63,6 +63,8 @@ at::Tensor pack_blocks(BlockKind kind, const uint8_t* rows, const std::vector<in
 at::Tensor dequantise_blocks(const at::Tensor& weight, int64_t k) {
   const int64_t n = weight.size(0);
   const BlockKind kind = block_kind_of(weight);
+  if (k != weight.size(1) * cpu::block_super_inputs(kind))
+    throw Error(ErrorKind::kInternal, "a block-quantised matrix does not have " + std::to_string(k) + " inputs");
   const at::Tensor out = at::empty({n, k}, at::kFloat);
   over_outputs(n, k, [&](int64_t begin, int64_t end) {
     cpu::unpack_blocks(kind, static_cast<const cpu::Blocks*>(weight.const_data_ptr()), k, begin, end,

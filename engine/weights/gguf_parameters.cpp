@@ -60,6 +60,19 @@ class GgufParameters final : public FileParameters {
     return converted(wide, read_as_, where(p));
   }
 
+  // Reads matrices in pieces, so that a large embedding is never in memory in fp32 as a whole.
+  void put(const Parameter& p, const Slice& slice, const at::Tensor& out) override {
+    if (slice.dim != 0 || p.shape.size() != 2 || !files_.contains(p.stored) || !order_of(p).empty())
+      return ParameterSource::put(p, slice, out);
+    const int64_t step = std::max<int64_t>(1, (int64_t{4} << 20) / p.shape[1]);
+    for (int64_t row = 0; row < slice.share.length; row += step) {
+      Parameter piece = p;
+      piece.row += slice.share.begin + row;
+      piece.shape[0] = std::min(step, slice.share.length - row);
+      out.narrow(0, row, piece.shape[0]).copy_(whole(piece));
+    }
+  }
+
   void check_all_read() override {
     if (!unread_.empty())
       throw Error(ErrorKind::kModel, std::to_string(unread_.size()) + " tensors are not part of this " +
@@ -84,6 +97,9 @@ class GgufParameters final : public FileParameters {
     if (entry.shape != shape)
       throw Error(ErrorKind::kModel, where(p) + " has shape " + c10::str(at::IntArrayRef(entry.shape)) +
                                          ", the file's metadata asks for " + c10::str(at::IntArrayRef(shape)));
+    if (p.shape.size() == 1 && files_.placed(p.stored).tensor->type->block_values != 1)
+      throw Error(ErrorKind::kModel, where(p) + " is stored as " + entry.dtype +
+                                         ", expected F32, F16 or BF16 for a tensor of one dimension");
     unread_.erase(p.stored);
     const uint64_t row = entry.bytes / static_cast<uint64_t>(p.stored_rows);
     std::vector<uint8_t> bytes(static_cast<size_t>(row) * static_cast<size_t>(p.shape[0]));

@@ -218,6 +218,11 @@ std::optional<QuantisedMatrix> read_quantised(const SafetensorsDirectory& files,
 }
 
 void require_quantised(const SafetensorsDirectory& files, const Quantisation& quantisation) {
+  if (quantisation.method == Method::kGguf && !files.gguf())
+    throw Error(
+        ErrorKind::kModel,
+        "config.json: quantization_config says gguf, but the weights are safetensors: remove it if these are the "
+        "model's weights, else give the .gguf file");
   if (quantisation.method == Method::kNone || quantisation.method == Method::kGguf) return;
   const bool fp8 = quantisation.method == Method::kFp8;
   for (const std::string& name : files.names())

@@ -291,7 +291,7 @@ at::ScalarType resolve_decoding_dtype(const std::string& flag, const DecoderConf
   const at::ScalarType dtype = resolve_dtype(flag, config);
   const Quantisation::Method method = config.quantisation.method;
   const bool runs = method == Quantisation::Method::kGguf
-                        ? device.is_cpu()
+                        ? device.is_cpu() && dtype != at::kHalf
                         : method != Quantisation::Method::kNone && device.is_cuda() && dtype != at::kFloat;
   const bool keeps = flag == "auto" && ranks == 1 && runs;
   return keeps ? kAsStored : dtype;

@@ -48,7 +48,8 @@ struct DecoderWeights {
   at::Tensor embed;  // [V, E]
   std::vector<LayerWeights> layers;
   at::Tensor norm;  // [E]
-  // [V, E]. If config.tie_embeddings is set, lm_head is the same tensor as embed, except in int8 decoders. After
+  // [V, E]. If config.tie_embeddings is set, lm_head is the same tensor as embed, except in int8 decoders and those of
+  // GGUF files, which multiply by a copy of their own. After
   // reduce_head() it has only the rows of config.draft_vocab.
   at::Tensor lm_head;
   // The ids of config.draft_vocab on the weights' device (draft_vocab_index()); undefined before reduce_head().
@@ -79,8 +80,8 @@ struct Parameter {
   Split split = Split::kNone;
   JoinedPlace joined = {};
 };
-// Returns whether a parameter stays quantised under kAsStored if the checkpoint has it quantised. lm_head is always
-// dequantised.
+// Returns whether a parameter stays quantised under kAsStored if the checkpoint has it quantised. lm_head is
+// always dequantised, except from a GGUF file.
 inline bool stays_quantised(const Parameter& p) { return p.in_products && p.name != "lm_head.weight"; }
 // Lists parameters in the order of visit(); parts of one stored tensor are adjacent, from its first row to its last.
 std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderConfig& config);
@@ -100,16 +101,16 @@ struct Decoder {
 };
 
 // A special dtype for loading: layer matrices that the checkpoint stores quantised stay quantised
-// (kernels/quantised_matrix.h) if the kernels' layout can represent them. Everything else has the checkpoint's 16-bit
-// dtype.
+// (kernels/quantised_matrix.h on a GPU, kernels/block_quantised.h for a GGUF file on a CPU, with lm_head) if the
+// kernels' layout can represent them. Everything else has the checkpoint's dtype.
 inline constexpr at::ScalarType kAsStored = at::kByte;
 
-// Reads config.json and *.safetensors, dequantises quantised matrices (quantised_reader.h), and converts the weights to
-// `dtype` (resolve_dtype()). Two dtypes are special. kChar: the matrices of products are quantised to int8
-// (kernels::quantise_int8), including lm_head even if it is tied. kAsStored: matrices that the checkpoint stores
-// quantised stay quantised. In both cases, everything else and the caches have side_dtype(). A decoder with int8 or
-// quantised matrices can be neither trained nor saved. Throws Error(kModel) for missing, unknown or wrongly shaped
-// tensors; rotary inv_freq buffers and a tied lm_head.weight are ignored.
+// Reads config.json and *.safetensors or the GGUF file, dequantises quantised matrices (quantised_reader.h), and
+// converts the weights to `dtype` (resolve_dtype()). Two dtypes are special. kChar: the matrices of products are
+// quantised to int8 (kernels::quantise_int8), including lm_head even if it is tied. kAsStored: matrices that the
+// checkpoint stores quantised stay quantised. In both cases, everything else and the caches have side_dtype(). A
+// decoder with int8 or quantised matrices can be neither trained nor saved. Throws Error(kModel) for missing, unknown
+// or wrongly shaped tensors; rotary inv_freq buffers and a tied lm_head.weight are ignored.
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // Reads this rank's share of a decoder, as load_decoder() reads a whole one, but does not support kAsStored. If a
 // matrix is divided by rows, reads only this rank's rows. Quantised matrices are read whole, one at a time. Throws what
@@ -152,7 +153,8 @@ at::ScalarType dtype_of(const Decoder& decoder);
 // Parses "auto" (the checkpoint's dtype), "fp32", "bf16", "fp16" or "int8" (kChar). Throws Error(kUsage) otherwise.
 at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config);
 // Parses the dtype flag for decoding, as resolve_dtype() does, except that "auto" keeps the matrices of a quantised
-// checkpoint quantised (kAsStored) if a single process (`ranks` is 1) holds the decoder on a GPU.
+// checkpoint quantised (kAsStored) if a single process (`ranks` is 1) holds the decoder on a GPU, or on a CPU if it
+// comes from a GGUF file.
 at::ScalarType resolve_decoding_dtype(const std::string& flag, const DecoderConfig& config, at::Device device,
                                       int ranks = 1);
 std::string dtype_flag(at::ScalarType dtype);  // inverse of resolve_dtype(); "stored" for kAsStored

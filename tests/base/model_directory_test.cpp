@@ -16,9 +16,9 @@ TEST(ModelDirectory, WhatIsNoModelIsNamed) {
     expect_error(ErrorKind::kModel, words, [&] { resolve_model((scratch / name).string()); });
   };
   put(scratch / "model.gguf", "GGUF");
-  refused("model.gguf", {"model.gguf", "GGUF is llama.cpp's format", "original checkpoint"});
+  refused("model.gguf", {"model.gguf", "not a valid GGUF file", "truncated?"});
   put(scratch / "only/model.gguf", "GGUF");
-  refused("only", {"no config.json", "GGUF", "original checkpoint"});
+  refused("only", {"no config.json", "GGUF", "give the file itself", "only/model.gguf"});
   put(scratch / "whole/config.json", "{}");
   put(scratch / "whole/model.safetensors", "");
   refused("whole/model.safetensors", {"found a file", "did you mean its folder, " + (scratch / "whole").string()});

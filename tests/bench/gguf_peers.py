@@ -72,6 +72,8 @@ def main():
     p.add_argument("--rounds", type=int, default=8)
     p.add_argument("--tokens", type=int, default=128)
     o = p.parse_args()
+    if o.rounds < 4:
+        p.error("--rounds: expected at least 4")
     out = []
     for model in o.model:
         work = Path(tempfile.mkdtemp())

@@ -3,13 +3,13 @@
 //
 // Usage: llama_logits GGUF TOKENS OUT. TOKENS has one text a line, as token ids between spaces. OUT receives fp32
 // logits [tokens, vocabulary] of one text after the other.
+#include <llama.h>
+
 #include <cstdio>
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
-
-#include "llama.h"
 
 int main(int argc, char** argv) {
   if (argc != 4) return 1;

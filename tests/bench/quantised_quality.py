@@ -64,6 +64,8 @@ def main():
     p.add_argument("--count", type=int, default=20)
     p.add_argument("--tokens", type=int, default=100)
     o = p.parse_args()
+    if (o.llama_build is None) != (o.llama_source is None):
+        p.error("give --llama-build and --llama-source together")
     work = Path(tempfile.mkdtemp())
     texts = answers(o, work)
     total = sum(map(len, texts))

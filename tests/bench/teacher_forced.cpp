@@ -3,6 +3,7 @@
 // Usage: teacher_forced MODEL DTYPE TOKENS OUT. TOKENS is a JSON list of lists of token ids. OUT receives fp32 logits
 // [tokens, vocabulary] of one text after the other, each text in one pass. DTYPE is a value of --dtype.
 #include <cstdio>
+#include <exception>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -30,7 +31,7 @@ int main(int argc, char** argv) {
       out.write({static_cast<const char*>(logits.const_data_ptr()), logits.nbytes()});
     }
     out.finish();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     std::fprintf(stderr, "teacher_forced: %s\n", error.what());
     return 2;
   }

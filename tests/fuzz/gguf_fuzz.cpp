@@ -7,6 +7,7 @@
 
 #include "base/gguf/blocks.h"
 #include "base/gguf/gguf_file.h"
+#include "base/gguf/model_files.h"
 #include "tests/base/gguf/sample_gguf.h"
 
 namespace {
@@ -82,6 +83,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       total += tensor.bytes;
     }
     require(total <= size && file.header_digest().size() == 64);
+    for (const auto make :
+         {gguf::make_config, gguf::make_generation_config, gguf::make_tokenizer, gguf::make_tokenizer_config}) {
+      try {
+        make(file).dump();
+      } catch (const Error& e) {
+        require(e.kind() == ErrorKind::kModel);
+      }
+    }
+    for (const auto& [name, tensor] : file.tensors()) gguf::place_of(file, name);
   } catch (const Error& e) {
     require(e.kind() == ErrorKind::kModel);
     const std::string message = e.what();

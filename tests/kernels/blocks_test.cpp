@@ -174,8 +174,10 @@ TYPED_TEST(BlockKernels, ProductsTakeInputsOfAnySize) {
           stored.bytes[b + static_cast<size_t>(i)] = code;
       gguf::dequantise(type, std::as_bytes(std::span(stored.bytes)), stored.wide);
       const auto packed = stored.packed();
-      for (const float input : {1.0f, -1.0f, 0.98f, 0.0f, 1e-41f, 1e30f}) {
-        const std::vector<float> x(static_cast<size_t>(k), input);
+      for (const float input : {1.0f, -1.0f, 0.0f, 1e-41f, 1e30f}) {
+        // The first input of a group is 8191 of its steps, the others are 8128: high and low bytes of 64 and −64.
+        std::vector<float> x(static_cast<size_t>(k), input * (8128.0f / 8191.0f));
+        for (size_t i = 0; i < x.size(); i += 32) x[i] = input;
         for (int set = 0; set < this->count; ++set) {
           const auto& kernels = *this->all[set];
           std::vector<float> out(static_cast<size_t>(n));
@@ -184,7 +186,8 @@ TYPED_TEST(BlockKernels, ProductsTakeInputsOfAnySize) {
           for (int64_t o = 0; o < n; ++o) {
             double sum = 0, size = 0;
             for (int64_t i = 0; i < k; ++i) {
-              const double product = static_cast<double>(input) * stored.wide[static_cast<size_t>(o * k + i)];
+              const double product =
+                  static_cast<double>(x[static_cast<size_t>(i)]) * stored.wide[static_cast<size_t>(o * k + i)];
               sum += product, size += std::abs(product);
             }
             ASSERT_NEAR(out[static_cast<size_t>(o)], sum, 1e-5 * size + 1e-30) << kernels.name << " " << name;

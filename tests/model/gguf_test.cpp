@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,9 @@ constexpr int64_t kWidth = 256, kInner = 512, kVocab = 96, kHeads = 4, kKvHeads 
 // Writes a GGUF file of a decoder of two layers and keeps what each parameter must become.
 class WrittenModel {
  public:
-  // `types` are given to the matrices in turn; `head` is the embedding's type.
-  WrittenModel(const std::string& architecture, std::vector<std::string> types, const std::string& embedding)
+  // `types` are given to the matrices in turn. `head` is the type of a head that is not tied to the embedding.
+  WrittenModel(const std::string& architecture, std::vector<std::string> types, const std::string& embedding,
+               const std::string& head = "", const std::string& norms = "F32")
       : gemma_(architecture == "gemma3"), permuted_(architecture == "llama"), types_(std::move(types)) {
     file_.add_text("general.architecture", architecture);
     const auto number = [&](const std::string& key, int64_t value) {
@@ -47,6 +49,12 @@ class WrittenModel {
     matrix("token_embd.weight", "model.embed_tokens.weight", kVocab, kWidth, embedding);
     for (int l = 0; l < 2; ++l) add_layer("blk." + std::to_string(l) + ".", "model.layers." + std::to_string(l) + ".");
     norm("output_norm.weight", "model.norm.weight", kWidth);
+    if (!head.empty()) matrix("output.weight", "lm_head.weight", kVocab, kWidth, head);
+    if (norms != "F32") {  // a norm in blocks, which no converter writes
+      SampleGguf::Entry& last = file_.tensors[file_.tensors.size() - (head.empty() ? 1 : 2)];
+      last.type = gguf::find_type(norms)->id;
+      last.data.resize(static_cast<size_t>(kWidth / 32 * 34));
+    }
     testing::put(directory_ / "model.gguf", file_.bytes());
     const gguf::GgufFile opened(directory_ / "model.gguf");
     testing::put(directory_ / "config.json", gguf::make_config(opened).dump());
@@ -203,6 +211,29 @@ TEST(Gguf, APassOverBlocksGivesTheLogitsOfTheDequantisedWeights) {
       EXPECT_LT(((reference - expected).pow(2).sum() / expected.pow(2).sum()).item<double>(), 2e-3) << types[0];
     }
   }
+}
+
+TEST(Gguf, AHeadOfItsOwnStaysInItsBlocks) {
+  const WrittenModel written("llama", {"Q4_0"}, "F16", "Q6_K");
+  const Decoder decoder = load_decoder(written.directory(), at::kCPU, kAsStored);
+  EXPECT_FALSE(decoder.config.tie_embeddings);
+  EXPECT_TRUE(at::allclose(kernels::dequantise_blocks(decoder.weights.lm_head, kWidth),
+                           written.expected("lm_head.weight"), 1e-6, 1e-7));
+}
+
+// A long prompt is computed in pieces of 128 rows.
+TEST(Gguf, ALongPassGivesTheBitsOfShortOnes) {
+  const WrittenModel written("llama", {"Q4_K", "Q8_0"}, "Q8_0");
+  const auto decoder = load_for_decoding(written.directory(), at::kCPU, kAsStored, Role::kTarget);
+  EXPECT_TRUE(at::equal(forward(*decoder, Batch(*decoder, {{0, 300, 1}}).parts()),
+                        forward(*decoder, Batch(*decoder, {{299, 1, 1}}).parts())));
+}
+
+TEST(Gguf, ANormInBlocksIsRefused) {
+  const WrittenModel written("llama", {"Q8_0"}, "Q8_0", "", "Q8_0");
+  const std::string message =
+      testing::error_of([&] { load_decoder(written.directory(), at::kCPU, at::kFloat); }, ErrorKind::kModel);
+  EXPECT_NE(message.find("is stored as Q8_0, expected F32"), std::string::npos) << message;
 }
 
 TEST(Gguf, AConfigMadeFromAnotherFileIsRefused) {

@@ -18,11 +18,11 @@
 
 namespace specdec::kernels::cpu {
 
-// Describes a kind for the kernels. Bits of a code, groups of a super, scales of a group, the code that stands for
-// zero, and whether values have a minimum instead.
-template <int Bits, int Groups, int Scales, int Offset, bool Mins>
+// Describes a kind for the kernels. Bits of a code as stored, the largest code (codes of 5 bits are stored as 6),
+// groups of a super, scales of a group, the code that stands for zero, and whether values have a minimum instead.
+template <int Bits, int Largest, int Groups, int Scales, int Offset, bool Mins>
 struct BlockLayout {
-  static constexpr int kBits = Bits, kGroups = Groups, kScales = Scales, kOffset = Offset;
+  static constexpr int kBits = Bits, kLargest = Largest, kGroups = Groups, kScales = Scales, kOffset = Offset;
   static constexpr bool kMins = Mins;
   // Bytes per output.
   static constexpr int64_t kHeadBytes = Mins ? 4 : 2, kGroupScaleBytes = Groups == 1 ? 0 : 2,
@@ -35,23 +35,23 @@ template <class F>
 inline auto with_layout(BlockKind kind, const F& f) {
   switch (kind) {
     case BlockKind::kQ4_0:
-      return f.template operator()<BlockLayout<4, 1, 1, 8, false>>();
+      return f.template operator()<BlockLayout<4, 15, 1, 1, 8, false>>();
     case BlockKind::kQ4_1:
-      return f.template operator()<BlockLayout<4, 1, 1, 0, true>>();
+      return f.template operator()<BlockLayout<4, 15, 1, 1, 0, true>>();
     case BlockKind::kQ5_0:
-      return f.template operator()<BlockLayout<6, 1, 1, 16, false>>();
+      return f.template operator()<BlockLayout<6, 31, 1, 1, 16, false>>();
     case BlockKind::kQ5_1:
-      return f.template operator()<BlockLayout<6, 1, 1, 0, true>>();
+      return f.template operator()<BlockLayout<6, 31, 1, 1, 0, true>>();
     case BlockKind::kQ4_K:
-      return f.template operator()<BlockLayout<4, 8, 1, 0, true>>();
+      return f.template operator()<BlockLayout<4, 15, 8, 1, 0, true>>();
     case BlockKind::kQ5_K:
-      return f.template operator()<BlockLayout<6, 8, 1, 0, true>>();
+      return f.template operator()<BlockLayout<6, 31, 8, 1, 0, true>>();
     case BlockKind::kQ6_K:
-      return f.template operator()<BlockLayout<6, 8, 2, 32, false>>();
+      return f.template operator()<BlockLayout<6, 63, 8, 2, 32, false>>();
     case BlockKind::kQ8_0:
       break;
   }
-  return f.template operator()<BlockLayout<8, 1, 1, 128, false>>();
+  return f.template operator()<BlockLayout<8, 255, 1, 1, 128, false>>();
 }
 
 static constexpr int64_t block_outputs(int64_t n) { return (n + kPackOutputs - 1) / kPackOutputs * kPackOutputs; }

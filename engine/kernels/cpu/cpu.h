@@ -1,9 +1,9 @@
-// CPU kernels on plain memory for few rows, without torch. Activations and sums are fp32; weights are fp32, bf16 or
-// int8; KV caches are fp32 or bf16. Each output element is one sum. The order of its additions depends only on its
-// length, never on the number of rows or threads, so each row of a batch is bit-identical to the same row computed
-// alone. Instruction sets may round differently; with packed and int8 weights only `baseline` differs, because it has
-// no fused multiply-add. No function allocates, throws or starts threads. Pointers need only the alignment of their
-// element type.
+// CPU kernels on plain memory for few rows, without torch. Activations and sums are fp32; weights are fp32, bf16,
+// int8 or quantised in blocks; KV caches are fp32 or bf16. Each output element is one sum. The order of its additions
+// depends only on its length, never on the number of rows or threads, so each row of a batch is bit-identical to the
+// same row computed alone. Instruction sets may round differently; with packed and int8 weights only `baseline`
+// differs, because it has no fused multiply-add. No function allocates, throws or starts threads. Pointers need only
+// the alignment of their element type.
 #pragma once
 
 #include <cstdint>
@@ -73,11 +73,12 @@ struct Blocks {
   uint8_t byte;
 };
 inline constexpr int64_t kBlockInputs = 32;
-// Distance in bytes at which products with few rows prefetch block-quantised weights.
+// Distance in bytes at which products prefetch block-quantised weights when they first read a block.
 inline constexpr int64_t kBlockAhead = 4096;
 // A group of kBlockInputs inputs as pairs of bytes, for products with block-quantised weights: x ≈ scale · (128 · high
 // + low). high and low lie in [-64, 64], so that no sum of two products with unsigned bytes overflows 16 bits. The
-// error is at most max |x| / 16382. The scale is NaN if an input of the group is not finite.
+// error is at most max |x| / 16382, and a group below 1e-30 counts as zero. The scale is NaN if an input of the group
+// is not finite.
 struct SplitInputs {
   int8_t high[kBlockInputs], low[kBlockInputs];
   float scale;

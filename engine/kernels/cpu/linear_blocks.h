@@ -4,7 +4,7 @@
 // CPU's dot products of bytes: four inputs a lane (vpdpbusd, or vpmaddubsw on older CPUs). Sums within a group are
 // exact integers, so neither the number of rows nor the instruction set changes their value.
 #include "engine/kernels/cpu/block_matrix.h"
-#include "engine/kernels/cpu/linear_int8.h"
+#include "engine/kernels/cpu/split_inputs.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
 
@@ -64,62 +64,6 @@ inline I<W> broadcast_quad(const int8_t* p) {
   return quad + I<W>{};
 }
 
-// Loads W fp16 numbers, which must be finite.
-template <int W>
-inline F<W> load_halves(const uint8_t* p) {
-#if defined(__AVX512F__)
-  if constexpr (W == 16) return (F<W>)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-#endif
-#if defined(__F16C__)
-  if constexpr (W == 8) return (F<W>)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-#endif
-  typename Simd<W>::H half;
-  __builtin_memcpy(&half, p, sizeof half);
-  const auto bits = __builtin_convertvector(half, typename Simd<W>::U);
-  const F<W> magnitude = (F<W>)((bits & 0x7fffu) << 13) * 0x1p112f;  // subnormal numbers become normal
-  return (F<W>)((typename Simd<W>::U)magnitude | (bits & 0x8000u) << 16);
-}
-
-template <int W, class Byte>
-inline F<W> load_bytes(const uint8_t* p) {
-  typedef Byte Bytes __attribute__((vector_size(W)));
-  Bytes bytes;
-  __builtin_memcpy(&bytes, p, sizeof bytes);
-  return __builtin_convertvector(__builtin_convertvector(bytes, I<W>), F<W>);
-}
-
-// Converts kBlockInputs inputs: scale = max |x| / 8191, and each value becomes 128 · high + low.
-template <int W>
-inline void split(const float* x, SplitInputs& out) {
-  I<W> largest = {};
-#pragma GCC unroll 8
-  for (int64_t i = 0; i < kBlockInputs; i += W) {
-    const I<W> magnitude = (I<W>)load<W>(x + i) & 0x7fffffff;  // bits order like the values; infinity and NaN come last
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  int32_t most = 0;
-  for (int i = 0; i < W; ++i) most = largest[i] > most ? largest[i] : most;
-  const float peak = float_of(static_cast<uint32_t>(most));
-  const bool tiny = peak < 1e-30f;  // such inputs count as zero: the inverse of their scale could be infinite
-  const float inverse = tiny ? 0.0f : 8191.0f / peak;
-  out.scale = most >= 0x7f800000 ? float_of(0x7fc00000u) : tiny ? 0.0f : peak / 8191.0f;
-  I<W> sums[2] = {};
-#pragma GCC unroll 8
-  for (int64_t i = 0; i < kBlockInputs; i += W) {
-    const I<W> q = round<W>(load<W>(x + i) * inverse), high = (q + 64) >> 7, low = q - (high << 7);
-    sums[i * 2 / kBlockInputs] += q;
-    const auto high_bytes = __builtin_convertvector(high, typename Simd<W>::Bytes),
-               low_bytes = __builtin_convertvector(low, typename Simd<W>::Bytes);
-    __builtin_memcpy(out.high + i, &high_bytes, sizeof high_bytes);
-    __builtin_memcpy(out.low + i, &low_bytes, sizeof low_bytes);
-  }
-  for (int half = 0; half < 2; ++half) {
-    int32_t total = 0;
-    for (int i = 0; i < W; ++i) total += sums[half][i];
-    out.sum[half] = total;
-  }
-}
-
 // Reads the codes of a group for W outputs from output `at` on: quads j and j + 4 of the inputs, for j < 4.
 template <int W, class L>
 inline void read_codes(const uint8_t* group, int64_t j, int64_t at, I<W>& first, I<W>& second) {
@@ -130,7 +74,7 @@ inline void read_codes(const uint8_t* group, int64_t j, int64_t at, I<W>& first,
     const I<W> both = load_codes<W>(group + (j * kPackOutputs + at) * 4);
     first = both & 0x0f0f0f0f;
     second = (both >> 4) & 0x0f0f0f0f;
-    if constexpr (L::kBits == 6) {  // byte j % 2 of this plane has the upper bits of the quads j, j + 2, j + 4, j + 6
+    if constexpr (L::kBits == 6) {  // plane 4 + j % 2 has the upper bits of quads j % 2, j % 2 + 2, …, j % 2 + 6
       const I<W> upper = load_codes<W>(group + (4 + j % 2) * kPackOutputs * 4 + at * 4);
       const int shift = j < 2 ? 0 : 2;
       first |= ((upper >> shift) & 0x03030303) << 4;
@@ -145,6 +89,8 @@ template <int W, int V, int M, class L>
 inline void add_block(const uint8_t* codes, const F<W> (&scales)[V][L::kScales], const F<W> (&mins)[V],
                       const SplitInputs* x, int64_t ldx, int64_t at, float* totals) {
   constexpr bool kNarrow = L::kBits < 8;
+  // Two products of a code and a byte of at most 64 fit in 16 bits, and so do those of all quads where sums are narrow.
+  static_assert(2 * L::kLargest * 64 <= 32767 && (!kNarrow || 16 / L::kScales * L::kLargest * 64 <= 32767));
   constexpr int kHalves = L::kScales;
   I<W> high[kHalves][V][M] = {}, low[kHalves][V][M] = {};
 #pragma GCC unroll 4
