@@ -272,8 +272,10 @@ class TokenizerExport {
     const auto is_known = [&](int64_t id) {
       return std::ranges::find(kEndsKnownByText, texts_[static_cast<size_t>(id)]) != std::end(kEndsKnownByText);
     };
-    std::vector<int64_t> others(ends.begin() + 1, ends.end());
-    std::ranges::stable_partition(others, [&](int64_t id) { return !is_known(id); });
+    std::vector<int64_t> others;
+    for (const bool known : {false, true})
+      std::copy_if(ends.begin() + 1, ends.end(), std::back_inserter(others),
+                   [&](int64_t id) { return is_known(id) == known; });
     for (size_t i = 0; i < others.size(); ++i) {
       if (i < 2)
         add(i == 0 ? "eot_token_id" : "eom_token_id", static_cast<uint32_t>(others[i]));
