@@ -47,7 +47,7 @@ try:
         if f.is_file() and not f.is_symlink() and f.name != "libspecdec_cuda.so"
     )
     # The demo's two models take 12 MiB of the size.
-    expect(size < 62 << 20, f"{size / 2**20:.1f} MiB without the CUDA library, the limit is 62")
+    expect(size < 63 << 20, f"{size / 2**20:.1f} MiB without the CUDA library, the limit is 63")
     binaries = [root / "bin/specdec", root / "libexec/specdec-engine", *(root / "lib/specdec").glob("*.so*")]
     foreign = [str(place) for place in (BUILD, SOURCE, environment, work / "first")]
     for file in binaries:

@@ -1,4 +1,5 @@
-// Compiles the kernels for AVX2 with VNNI (compiler flags: engine/CMakeLists.txt).
+// Compiles the products with block-quantised matrices for AVX2 with VNNI (compiler flags: engine/CMakeLists.txt).
 #define SPECDEC_ISA avx_vnni
+#define SPECDEC_BASE avx2
 #define SPECDEC_LANES 8
-#include "engine/kernels/cpu/impl.h"
+#include "engine/kernels/cpu/blocks_impl.h"

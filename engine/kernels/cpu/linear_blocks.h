@@ -173,8 +173,10 @@ __attribute__((noinline)) void add_blocks(const uint8_t* block, int64_t supers, 
 // Computes the outputs of the block that begins with output n, for all rows.
 template <int W, class L, class B>
 void block_product(const LinearCall<Blocks, B>& c, const uint8_t* block, int64_t n) {
-  constexpr int kVectors = kPackOutputs / W < 4 ? kPackOutputs / W : 4, kPair = 2;
-  constexpr int64_t kMost = W == 16 ? 4 : 3;
+  // The baseline has no dot products of bytes, so larger tiles would only make it larger.
+  constexpr bool kTiles = W > 4;
+  constexpr int kVectors = !kTiles ? 1 : kPackOutputs / W < 4 ? kPackOutputs / W : 4, kPair = 2;
+  constexpr int64_t kMost = W == 16 ? 4 : kTiles ? 3 : 1;
   alignas(64) float totals[kMost * kPackOutputs];
   const auto [width, begin, end] = block_at(c, n);
   const int64_t groups = c.k / kBlockInputs, supers = groups / L::kGroups;
@@ -188,8 +190,10 @@ void block_product(const LinearCall<Blocks, B>& c, const uint8_t* block, int64_t
         add_blocks<W, V, M, L>(block, supers, x, groups, at, ahead, totals);
     };
     if (m == 1) take.template operator()<kVectors, 1>();
-    if (m == 2) take.template operator()<kPair, 2>();
-    if (m == 3) take.template operator()<kPair, 3>();
+    if constexpr (kTiles) {
+      if (m == 2) take.template operator()<kPair, 2>();
+      if (m == 3) take.template operator()<kPair, 3>();
+    }
     if constexpr (kMost == 4) {
       if (m == 4) take.template operator()<kPair, 4>();
     }
