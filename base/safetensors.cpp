@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/gguf/gguf_file.h"
+#include "base/gguf/header_reader.h"
 #include "base/gguf/model_files.h"
 #include "base/json.h"
 #include "base/safetensors_writer.h"
@@ -17,12 +18,6 @@ namespace {
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
 constexpr size_t kPieceBytes = 4 << 20;
 constexpr size_t kMaxTensors = 1'000'000, kMaxNameBytes = 1024, kMaxRank = 8;
-
-std::string shown(const std::string& name) {
-  std::string text = "'";
-  for (char c : name.substr(0, 80)) text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  return text + (name.size() > 80 ? "…'" : "'");
-}
 
 // Reads the header directly into tensor entries. A hostile header cannot create a large JSON tree, because the parser
 // stops at anything but the three known keys, a shape of at most 8 numbers and two offsets.
@@ -58,7 +53,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     field_ = std::move(text);
     if (name_ == "__metadata__") return metadata_.try_emplace(field_).second || fail("duplicate key in __metadata__");
     const int bit = field_ == "dtype" ? 1 : field_ == "shape" ? 2 : field_ == "data_offsets" ? 4 : 0;
-    if (bit == 0) return fail("unexpected key " + shown(field_) + ", expected dtype, shape and data_offsets");
+    if (bit == 0) return fail("unexpected key " + gguf::in_quotes(field_) + ", expected dtype, shape and data_offsets");
     if (seen_ & bit) return fail("duplicate key " + field_);
     seen_ |= bit;
     return true;
@@ -70,7 +65,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
       return true;
     }
     if (field_ != "dtype") return fail(field_ + ": expected an array, found a string");
-    if (dtype_bytes(text) == 0) return fail("unknown dtype " + shown(text));
+    if (dtype_bytes(text) == 0) return fail("unknown dtype " + gguf::in_quotes(text));
     entry_->dtype = std::move(text);
     return true;
   }
@@ -113,7 +108,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
  private:
   bool fail(const std::string& text) {
     if (error.empty())
-      error = depth_ > 0 && !name_.empty() ? "header: " + shown(name_) + ": " + text : "header: " + text;
+      error = depth_ > 0 && !name_.empty() ? "header: " + gguf::in_quotes(name_) + ": " + text : "header: " + text;
     return false;
   }
   bool finish_tensor() {
@@ -168,11 +163,11 @@ void check_layout(const std::filesystem::path& path, const std::map<std::string,
   for (const auto* item : order) {
     const TensorEntry& e = item->second;
     if (e.offset > data_bytes || e.bytes > data_bytes - e.offset)
-      refuse(path, shown(item->first) + ": ends at data byte " + std::to_string(e.offset + e.bytes) +
+      refuse(path, gguf::in_quotes(item->first) + ": ends at data byte " + std::to_string(e.offset + e.bytes) +
                        ", the file has " + std::to_string(data_bytes) + " (truncated?)");
-    if (e.offset < end) refuse(path, shown(item->first) + ": overlaps the tensor before it");
+    if (e.offset < end) refuse(path, gguf::in_quotes(item->first) + ": overlaps the tensor before it");
     if (e.offset > end)
-      refuse(path, shown(item->first) + ": hole of " + std::to_string(e.offset - end) + " bytes before it");
+      refuse(path, gguf::in_quotes(item->first) + ": hole of " + std::to_string(e.offset - end) + " bytes before it");
     end = e.offset + e.bytes;
   }
   if (end != data_bytes) refuse(path, std::to_string(data_bytes - end) + " trailing bytes after the last tensor");
@@ -270,11 +265,11 @@ void SafetensorsDirectory::open_index(const std::filesystem::path& index) {
   std::map<std::string, size_t> number;  // file name → index of the shard
   for (const auto& [name, file] : json_object(root, "weight_map", kMaxTensors, at, ErrorKind::kModel).items()) {
     if (!file.is_string())
-      throw Error(ErrorKind::kModel, at + ": weight_map: " + shown(name) + ": expected a file name");
+      throw Error(ErrorKind::kModel, at + ": weight_map: " + gguf::in_quotes(name) + ": expected a file name");
     const std::string shard = file.get<std::string>();
     if (shard.empty() || shard.find('/') != std::string::npos || shard.find("..") != std::string::npos ||
         !shard.ends_with(".safetensors"))
-      throw Error(ErrorKind::kModel, at + ": weight_map: " + shown(shard) +
+      throw Error(ErrorKind::kModel, at + ": weight_map: " + gguf::in_quotes(shard) +
                                          ": expected the name of a .safetensors file in the same directory");
     if (number.try_emplace(shard, shards_.size()).second)
       shards_.push_back(std::make_unique<SafetensorsFile>(directory_ / shard));
@@ -285,18 +280,19 @@ void SafetensorsDirectory::open_index(const std::filesystem::path& index) {
     for (const auto& [name, entry] : shards_[i]->tensors()) {
       const auto it = where_.find(name);
       if (it == where_.end())
-        throw Error(ErrorKind::kModel, (directory_ / shard).string() + ": tensor " + shown(name) + " is not in " + at);
-      if (it->second != i)
         throw Error(ErrorKind::kModel,
-                    (directory_ / shard).string() + ": tensor " + shown(name) + " belongs in another shard by " + at);
+                    (directory_ / shard).string() + ": tensor " + gguf::in_quotes(name) + " is not in " + at);
+      if (it->second != i)
+        throw Error(ErrorKind::kModel, (directory_ / shard).string() + ": tensor " + gguf::in_quotes(name) +
+                                           " belongs in another shard by " + at);
     }
     listed += shards_[i]->tensors().size();
   }
   if (listed == where_.size()) return;
   for (const auto& [name, i] : where_)
     if (!shards_[i]->tensors().count(name))
-      throw Error(ErrorKind::kModel,
-                  shards_[i]->file().path().string() + ": tensor " + shown(name) + " is missing, " + at + " lists it");
+      throw Error(ErrorKind::kModel, shards_[i]->file().path().string() + ": tensor " + gguf::in_quotes(name) +
+                                         " is missing, " + at + " lists it");
 }
 
 bool has_weights(const std::filesystem::path& directory) {
@@ -313,7 +309,7 @@ std::vector<std::string> SafetensorsDirectory::names() const {
 const InputFile& SafetensorsDirectory::file_of(const std::string& name) const {
   const auto it = where_.find(name);
   if (it == where_.end())
-    throw Error(ErrorKind::kModel, directory_.string() + ": tensor " + shown(name) + " is missing");
+    throw Error(ErrorKind::kModel, directory_.string() + ": tensor " + gguf::in_quotes(name) + " is missing");
   return gguf_ ? *gguf_->files()[it->second] : shards_[it->second]->file();
 }
 
@@ -364,7 +360,8 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Tens
     uint64_t bytes = static_cast<uint64_t>(dtype_bytes(t.dtype));
     for (const int64_t d : t.shape) bytes *= static_cast<uint64_t>(d);
     if (bytes != t.data.size())
-      throw Error(ErrorKind::kInternal, path.string() + ": tensor " + shown(t.name) + " cannot be written (size)");
+      throw Error(ErrorKind::kInternal,
+                  path.string() + ": tensor " + gguf::in_quotes(t.name) + " cannot be written (size)");
     shapes.push_back({t.name, t.dtype, t.shape});
     values[t.name] = t.data;
   }

@@ -74,15 +74,14 @@ int64_t split_value(const InputFile& file, const Header& header, const std::stri
   return sign ? *sign : static_cast<int64_t>(*plain);
 }
 
-// Returns how the name of a split ends, for numbers from 1: "-00001-of-00003.gguf".
+}  // namespace
+
 std::string split_ending(int64_t number, int64_t count) {
   std::array<char, 64> text{};
   std::snprintf(text.data(), text.size(), "-%05lld-of-%05lld.gguf", static_cast<long long>(number),
                 static_cast<long long>(count));
   return text.data();
 }
-
-}  // namespace
 
 const TensorType* find_type(uint32_t id) {
   for (const TensorType& type : kTypes)

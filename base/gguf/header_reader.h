@@ -29,6 +29,8 @@ Header read_header(const InputFile& file, HeaderAllowance& allowance, Sha256& di
 
 // Returns a name from a file in quotes, without control characters and cut to 80 bytes, for error messages.
 std::string in_quotes(const std::string& name);
+// Returns how the name of a part of a split model ends, for numbers from 1: "-00001-of-00003.gguf".
+std::string split_ending(int64_t number, int64_t count);
 
 // Throws Error(kModel): "PATH: not a valid GGUF file: <text>".
 [[noreturn]] void refuse_file(const InputFile& file, const std::string& text);

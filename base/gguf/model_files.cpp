@@ -3,12 +3,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdio>
 
 #include "base/environment.h"
 #include "base/file.h"
+#include "base/gguf/header_reader.h"
 #include "base/sha256.h"
 #include "base/version.h"
 
@@ -23,13 +23,6 @@ fs::path cache_folder() {
   return (cache.empty() ? fs::path(home) / ".cache" : fs::path(cache)) / "specdec" / "gguf";
 }
 
-// Returns "-00001-of-00003.gguf" for the first of three parts.
-std::string part_ending(size_t number, size_t count) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "-%05zu-of-%05zu.gguf", number, count);
-  return text.data();
-}
-
 // Returns the number of parts of a split model by the name of its first part; 1 for any other name.
 size_t count_parts(const std::string& name) {
   constexpr size_t kEnding = sizeof "-00001-of-00001.gguf" - 1, kDigits = 5, kBehind = sizeof ".gguf" - 1;
@@ -37,7 +30,7 @@ size_t count_parts(const std::string& name) {
   const std::string digits = name.substr(name.size() - kBehind - kDigits, kDigits);
   if (digits.find_first_not_of("0123456789") != std::string::npos) return 1;
   const size_t count = std::stoul(digits);
-  return count >= 1 && name.ends_with(part_ending(1, count)) ? count : 1;
+  return count >= 1 && name.ends_with(split_ending(1, static_cast<int64_t>(count))) ? count : 1;
 }
 
 // Adds what identifies the content of a file without reading it: path, size, inode and time of change. Returns false if
@@ -69,9 +62,12 @@ std::string directory_name(const fs::path& file) {
   digest.update(std::string_view(kForm));
   const std::string name = file.filename().string();
   const size_t parts = count_parts(name);
-  const std::string stem = parts == 1 ? file.stem().string() : name.substr(0, name.size() - part_ending(1, 1).size());
+  const std::string stem = parts == 1 ? file.stem().string() : name.substr(0, name.size() - split_ending(1, 1).size());
   for (size_t part = 1; part <= parts; ++part) {
-    const fs::path path = parts == 1 ? file : file.parent_path() / (stem + part_ending(part, parts));
+    const fs::path path =
+        parts == 1
+            ? file
+            : file.parent_path() / (stem + split_ending(static_cast<int64_t>(part), static_cast<int64_t>(parts)));
     if (!add_state(path, digest) && part == 1)
       throw Error(ErrorKind::kModel, path.string() + ": no such file");  // GgufFile reports other missing parts
   }
@@ -123,7 +119,10 @@ fs::path model_directory_of(const fs::path& gguf) {
       const fs::path target = fs::canonical(model.files()[i]->path(), missing);
       if (missing)
         throw Error(ErrorKind::kModel, model.files()[i]->path().string() + ": cannot be found: " + missing.message());
-      write_link_atomic(tmp / (count == 1 ? "model.gguf" : "model" + part_ending(i + 1, count)), target);
+      write_link_atomic(
+          tmp / (count == 1 ? "model.gguf"
+                            : "model" + split_ending(static_cast<int64_t>(i) + 1, static_cast<int64_t>(count))),
+          target);
     }
   });
   return directory;

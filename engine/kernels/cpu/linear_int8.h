@@ -54,6 +54,20 @@ inline float float_of(uint32_t bits) {
   return f;
 }
 
+// Returns the bits of the largest |x| of N inputs, which order like the values; infinity and NaN come last.
+template <int W, int64_t N>
+inline int32_t largest_magnitude(const float* x) {
+  I<W> largest = {};
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < N; i += W) {
+    const I<W> magnitude = (I<W>)load<W>(x + i) & 0x7fffffff;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  int32_t most = 0;
+  for (int i = 0; i < W; ++i) most = largest[i] > most ? largest[i] : most;
+  return most;
+}
+
 // Converts n ≤ kPackGroup inputs to fixed point and fills the rest of the group with zeros. The scale is 2^(e - 15) for
 // the smallest e such that every |x| < 2^e. Values that would round to 2^15 become 2^15 - 1.
 template <int W>
@@ -64,14 +78,7 @@ inline void fix(const float* x, int64_t n, FixedInputs& out) {
     for (int64_t i = 0; i < n; ++i) padded[i] = x[i];
     x = padded;
   }
-  I<W> largest = {};
-#pragma GCC unroll 16
-  for (int64_t i = 0; i < kPackGroup; i += W) {
-    const I<W> magnitude = (I<W>)load<W>(x + i) & 0x7fffffff;  // bits order like the values; infinity and NaN come last
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  int32_t most = 0;
-  for (int i = 0; i < W; ++i) most = largest[i] > most ? largest[i] : most;
+  const int32_t most = largest_magnitude<W, kPackGroup>(x);
   // The biased exponent of 2^(e - 1), but at least 16, so that the scale of a tiny group is still a normal number.
   const int32_t exponent = most >> 23 < 16 ? 16 : most >> 23;
   out.scale = float_of(most >= kInfinite ? 0x7fc00000u : static_cast<uint32_t>(exponent - 14) << 23);

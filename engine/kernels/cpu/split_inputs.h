@@ -33,14 +33,7 @@ inline F<W> load_bytes(const uint8_t* p) {
 // Converts kBlockInputs inputs: scale = max |x| / 8191, and each value becomes 128 · high + low.
 template <int W>
 inline void split(const float* x, SplitInputs& out) {
-  I<W> largest = {};
-#pragma GCC unroll 8
-  for (int64_t i = 0; i < kBlockInputs; i += W) {
-    const I<W> magnitude = (I<W>)load<W>(x + i) & 0x7fffffff;  // bits order like the values; infinity and NaN come last
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  int32_t most = 0;
-  for (int i = 0; i < W; ++i) most = largest[i] > most ? largest[i] : most;
+  const int32_t most = largest_magnitude<W, kBlockInputs>(x);
   const float peak = float_of(static_cast<uint32_t>(most));
   const bool tiny = peak < 1e-30f;  // such inputs count as zero: the inverse of their scale could be infinite
   const float inverse = tiny ? 0.0f : 8191.0f / peak;
