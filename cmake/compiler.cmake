@@ -32,7 +32,9 @@ endif()
 if(SPECDEC_FUZZ)  # instruments every file; only tests/fuzz links libFuzzer's main()
   target_compile_options(specdec_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
-target_link_options(specdec_flags INTERFACE -Wl,-z,relro,-z,now)
+# mold 1.10 starts the read-only relocations at .tbss. Without separate-code, a file in which .tbss falls on the last bytes
+# of a page names a page there that is not mapped, and the loader refuses it ("cannot apply additional memory protection").
+target_link_options(specdec_flags INTERFACE -Wl,-z,relro,-z,now,-z,separate-code)
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
