@@ -9,17 +9,34 @@
 
 namespace specdec {
 
-// Replaces `counter` by the four random numbers that Philox computes from it and `key`.
-inline SPECDEC_ANY_CODE void philox_rounds(uint32_t (&counter)[4], const uint32_t (&key)[2]) {
-  uint32_t low = key[0], high = key[1];
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = 0xD2511F53ull * counter[0], b = 0xCD9E8D57ull * counter[2];
-    const uint32_t first = static_cast<uint32_t>(b >> 32) ^ counter[1] ^ low,
-                   third = static_cast<uint32_t>(a >> 32) ^ counter[3] ^ high;
-    counter[0] = first, counter[1] = static_cast<uint32_t>(b);
-    counter[2] = third, counter[3] = static_cast<uint32_t>(a);
-    low += 0x9E3779B9u, high += 0xBB67AE85u;
+// The key of a round. It changes from round to round (a Weyl sequence).
+struct PhiloxKey {
+  uint32_t low, high;
+  SPECDEC_ANY_CODE void next() { low += 0x9E3779B9u, high += 0xBB67AE85u; }
+};
+
+struct PhiloxProduct {
+  SPECDEC_ANY_CODE uint64_t operator()(uint32_t word, uint32_t factor) const {
+    return static_cast<uint64_t>(factor) * word;
   }
+};
+
+// Computes one round. product(word, factor) returns the 64-bit product of two 32-bit numbers. Words is uint32_t, or a
+// vector of 64-bit lanes, which computes one block per lane: its numbers are the lower halves of the lanes, and the
+// upper halves have no meaning, before and after.
+template <class Words, class Product>
+inline SPECDEC_ANY_CODE void philox_round(Words (&counter)[4], PhiloxKey key, Product product) {
+  const auto a = product(counter[0], 0xD2511F53u), b = product(counter[2], 0xCD9E8D57u);
+  const Words first = static_cast<Words>(b >> 32) ^ counter[1] ^ key.low,
+              third = static_cast<Words>(a >> 32) ^ counter[3] ^ key.high;
+  counter[0] = first, counter[1] = static_cast<Words>(b);
+  counter[2] = third, counter[3] = static_cast<Words>(a);
+}
+inline constexpr int kPhiloxRounds = 10;
+
+// Replaces `counter` by the four random numbers that Philox computes from it and `key`.
+inline SPECDEC_ANY_CODE void philox_rounds(uint32_t (&counter)[4], PhiloxKey key) {
+  for (int round = 0; round < kPhiloxRounds; ++round, key.next()) philox_round(counter, key, PhiloxProduct{});
 }
 
 inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {

@@ -1,9 +1,11 @@
 #include "engine/decode/sampling/randomness.h"
 
+#include <bit>
 #include <cmath>
 #include <limits>
 
 #include "base/error.h"
+#include "engine/decode/sampling/contenders.h"
 #include "engine/decode/sampling/sampler.h"
 
 namespace specdec::decode {
@@ -28,17 +30,21 @@ void SeededRandomness::set_cursors(const std::array<uint64_t, 4>& cursors) {
 
 int32_t SeededRandomness::draw_at(int64_t position, std::span<const float> weights) {
   constexpr uint64_t kFirst = 4;  // streams 0 to 3 belong to the four purposes, stream 4 + i to text position i
+  const Race race = {seed_, kFirst + static_cast<uint64_t>(position), weights.data(), weights.size()};
+  const ContenderSearch& search = contender_search();
   double best = std::numeric_limits<double>::infinity();
   int32_t id = -1;
-  for (size_t x = 0; x < weights.size(); ++x) {
-    const double w = weights[x];
-    if (!(w > 0)) continue;
-    const double u = philox_uniform(seed_, kFirst + static_cast<uint64_t>(position), x);
-    // The score of this id cannot be below `best`, because −log u >= 1 − u >= best · w. This test avoids the logarithm
-    // for most of a large vocabulary.
-    if (u <= 1 - best * w) continue;
-    const double score = -std::log(u) / w;
-    if (score < best) best = score, id = static_cast<int32_t>(x);
+  for (size_t from = 0; from < weights.size(); from += kContenderGroup) {
+    const Contenders found = search.next(race, from, best);
+    from = found.first;
+    for (uint32_t left = found.members; left != 0; left &= left - 1) {
+      const size_t x = from + static_cast<size_t>(std::countr_zero(left));
+      const double w = weights[x], u = philox_uniform(seed_, race.stream, x);
+      // The score of this id cannot be below `best`, because −log u >= 1 − u >= best · w.
+      if (u <= 1 - best * w) continue;
+      const double score = -std::log(u) / w;
+      if (score < best) best = score, id = static_cast<int32_t>(x);
+    }
   }
   if (id < 0) throw Error(ErrorKind::kInternal, "nothing to draw from: no weight is positive");
   return id;
