@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -171,6 +172,26 @@ TEST(Sampler, RefusesLogitsThatAreNoDistribution) {
     EXPECT_THROW(run({-kInf, -kInf}, o), Error);
   }
   EXPECT_THROW(argmax(std::vector<float>{}), Error);
+}
+
+TEST(Sampler, ArgmaxIsTheLowestOfTheLargestWhereverItIs) {
+  PhiloxStream random(21, 0);
+  for (size_t i = 0; i < 5000; ++i) {
+    std::vector<float> row(1 + i % 100);
+    for (float& x : row) x = std::array{-kInf, -2.0f, -1e-40f, -0.0f, 0.0f, 1e-40f, 3.0f}[random.below(1 + i % 7)];
+    const size_t place = random.below(row.size());
+    row[place] = std::max(row[place], -2.0f);
+    int32_t at = 0;
+    for (size_t j = 0; j < row.size(); ++j)
+      if (row[j] > row[static_cast<size_t>(at)]) at = static_cast<int32_t>(j);
+    ASSERT_EQ(argmax(row), at) << row.size() << " logits, round " << i;
+    for (const float bad : {kNaN, kInf}) {
+      row[place] = bad;
+      ASSERT_THROW(argmax(row), Error) << bad << " at " << place << " of " << row.size();
+    }
+    std::fill(row.begin(), row.end(), -kInf);
+    ASSERT_THROW(argmax(row), Error) << row.size() << " logits";
+  }
 }
 
 TEST(Sampler, DrawInvertsTheCdf) {

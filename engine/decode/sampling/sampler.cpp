@@ -126,20 +126,45 @@ void exp_row(std::span<const float> in, float largest, float inverse, std::span<
 }  // namespace
 
 int32_t argmax(std::span<const float> row) {
-  float best = kNone;
-  int32_t at = -1;
-  bool bad = false;
-  for (size_t i = 0; i < row.size(); ++i) {
-    bad |= !(row[i] <= std::numeric_limits<float>::max());
-    if (row[i] > best) {
-      best = row[i];
-      at = static_cast<int32_t>(i);
+  // First finds the largest value, four vectors at a time, and then its first place.
+  constexpr size_t kVectors = 4, kBlock = 4 * kVectors;
+  const float most = std::numeric_limits<float>::max();
+  Float4 best[kVectors];
+  Int4 good[kVectors];
+  for (size_t j = 0; j < kVectors; ++j) best[j] = Float4{} + kNone, good[j] = Int4{} - 1;
+  const auto load = [&](size_t i) {
+    Float4 x;
+    std::memcpy(&x, row.data() + i, sizeof x);
+    return x;
+  };
+  size_t i = 0;
+  for (; i + kBlock <= row.size(); i += kBlock)
+    for (size_t j = 0; j < kVectors; ++j) {
+      const Float4 x = load(i + 4 * j);
+      good[j] &= x <= most;
+      best[j] = x > best[j] ? x : best[j];
     }
+  float largest = kNone;
+  bool bad = false;
+  for (size_t j = 0; j < kBlock; ++j) {
+    largest = std::max(largest, best[j / 4][j % 4]);
+    bad |= good[j / 4][j % 4] == 0;
+  }
+  for (; i < row.size(); ++i) {
+    bad |= !(row[i] <= most);
+    largest = std::max(largest, row[i]);
   }
   if (bad)
     throw Error(ErrorKind::kInternal, "logits hold NaN or +inf: the model's weights or its arithmetic are broken");
-  if (at < 0) throw Error(ErrorKind::kInternal, "none of " + std::to_string(row.size()) + " logits is finite");
-  return at;
+  if (largest == kNone)
+    throw Error(ErrorKind::kInternal, "none of " + std::to_string(row.size()) + " logits is finite");
+  for (i = 0; i + kBlock <= row.size(); i += kBlock) {
+    const Int4 found =
+        (load(i) == largest) | (load(i + 4) == largest) | (load(i + 8) == largest) | (load(i + 12) == largest);
+    if ((found[0] | found[1] | found[2] | found[3]) != 0) break;
+  }
+  while (row[i] != largest) ++i;
+  return static_cast<int32_t>(i);
 }
 
 double max_probability(std::span<const float> logits) {
