@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "base/cpu_clones.h"
 #include "base/error.h"
 
 namespace specdec::decode {
@@ -87,41 +88,36 @@ double sum(std::span<const float> values) {
   return (part[0] + part[1]) + (part[2] + part[3]);
 }
 
-using Float4 = float __attribute__((vector_size(16)));
-using Int4 = int32_t __attribute__((vector_size(16)));
-
 // Returns e^x for x <= 0 with a relative error below 2e-7, and 0 for x <= −87. Splits x = n ln 2 + r and uses a
-// polynomial in r (coefficients of expf in the Cephes library). Computes four elements at a time, because with a
-// vocabulary of 150,000 tokens a libm call per element would take most of a step's host time.
-inline Float4 exp4(Float4 x) {
-  const Int4 keep = x > -87.f;  // false for −inf
-  x = std::bit_cast<Float4>(std::bit_cast<Int4>(x) & keep);
+// polynomial in r (coefficients of expf in the Cephes library). It has no branch, so that loops over it become vector
+// instructions: with a vocabulary of 150,000 tokens a libm call per element would take most of a step's host time.
+inline __attribute__((always_inline)) float exp_nonpositive(float x) {
+  const int32_t keep = -static_cast<int32_t>(x > -87.f);  // all bits, or none, as for −inf
+  x = std::bit_cast<float>(std::bit_cast<int32_t>(x) & keep);
   constexpr float kRound = 12582912.f;  // 1.5 · 2^23: adding it rounds to an integer in the low mantissa bits
-  const Float4 shifted = x * 1.44269504f + kRound, n = shifted - kRound;
-  const Float4 r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  Float4 y = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  const float shifted = x * 1.44269504f + kRound, n = shifted - kRound;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float y = r * 1.9875691500e-4f + 1.3981999507e-3f;
   y = y * r + 8.3334519073e-3f;
   y = y * r + 4.1665795894e-2f;
   y = y * r + 1.6666665459e-1f;
   y = y * r + 5.0000001201e-1f;
   y = y * (r * r) + r + 1.f;
-  const Int4 exponent = (__builtin_convertvector(n, Int4) + 127) << 23;
-  const Int4 bits = std::bit_cast<Int4>(y * std::bit_cast<Float4>(exponent)) & keep;
-  return std::bit_cast<Float4>(bits);
+  const int32_t exponent = (static_cast<int32_t>(n) + 127) << 23;
+  return std::bit_cast<float>(std::bit_cast<int32_t>(y * std::bit_cast<float>(exponent)) & keep);
 }
 
-// Sets out[i] = e^((in[i] − largest) · inverse), which is 0 where in[i] is −inf and exactly 1 for the largest. `out`
-// may be `in`.
-void exp_row(std::span<const float> in, float largest, float inverse, std::span<float> out) {
-  size_t i = 0;
-  for (; i + 4 <= in.size(); i += 4) {
-    Float4 x;
-    std::memcpy(&x, in.data() + i, sizeof x);
-    x = exp4((x - largest) * inverse);
-    std::memcpy(out.data() + i, &x, sizeof x);
-  }
-  for (; i < in.size(); ++i) out[i] = exp4(Float4{} + (in[i] - largest) * inverse)[0];
+// Sets out[i] = e^((in[i] − largest) · inverse) for i < n, which is 0 where in[i] is −inf and exactly 1 for the
+// largest. `out` may be `in`. All instruction sets give the same bits, because nothing is fused
+// (engine/CMakeLists.txt).
+SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
+void exp_row(const float* in, size_t n, float largest, float inverse, float* out) {
+#pragma omp simd
+  for (size_t i = 0; i < n; ++i) out[i] = exp_nonpositive((in[i] - largest) * inverse);
 }
+
+using Float4 = float __attribute__((vector_size(16)));
+using Int4 = int32_t __attribute__((vector_size(16)));
 
 }  // namespace
 
@@ -171,7 +167,7 @@ double max_probability(std::span<const float> logits) {
   const float largest = logits[argmax(logits)];
   thread_local std::vector<float> weights;
   weights.resize(logits.size());
-  exp_row(logits, largest, 1.f, weights);
+  exp_row(logits.data(), logits.size(), largest, 1.f, weights.data());
   return 1.0 / sum(weights);
 }
 
@@ -191,9 +187,9 @@ void distribution(std::span<const float> logits, const SamplingOptions& options,
   if (options.top_k > 0 && options.top_k < static_cast<int64_t>(n)) {
     const Border top_k = top_k_border(logits, options.top_k, scratch);
     for (size_t i = 0; i < n; ++i) probs[i] = top_k.keeps(logits[i], static_cast<int32_t>(i)) ? logits[i] : kNone;
-    exp_row(probs, largest, inverse, probs);
+    exp_row(probs.data(), n, largest, inverse, probs.data());
   } else {
-    exp_row(logits, largest, inverse, probs);
+    exp_row(logits.data(), n, largest, inverse, probs.data());
   }
   double total = sum(probs);
   if (options.top_p < 1.0) {
