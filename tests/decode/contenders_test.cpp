@@ -19,8 +19,8 @@
 namespace specdec::decode {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 constexpr float kDenormal = std::numeric_limits<float>::denorm_min();
 
 double arrival(const Race& race, size_t id) {
@@ -95,7 +95,7 @@ std::vector<Kind> kinds() {
                  }});
   out.push_back({"not weights", [](size_t size, PhiloxStream& random) {
                    std::vector<float> w(size);
-                   for (float& x : w) x = std::array{kNaN, -kInf, -1.0f, -0.0f, 0.5f}[random.below(5)];
+                   for (float& x : w) x = std::array{kNotANumber, -kInfinity, -1.0f, -0.0f, 0.5f}[random.below(5)];
                    w[random.below(size)] = 0.125f;
                    return w;
                  }});
@@ -124,12 +124,12 @@ TEST(Contenders, ADrawIsThatOfItsDefinition) {
 
 TEST(Contenders, AnInfiniteWeightWins) {
   std::vector<float> weights(100, 1.0f);
-  weights[70] = weights[80] = kInf;
+  weights[70] = weights[80] = kInfinity;
   EXPECT_EQ(SeededRandomness(1).draw_at(0, weights), 70);
 }
 
 TEST(Contenders, NothingToDrawFromIsAnError) {
-  for (const float none : {0.0f, -0.0f, -1.0f, kNaN, -kInf})
+  for (const float none : {0.0f, -0.0f, -1.0f, kNotANumber, -kInfinity})
     for (const size_t size : {0, 1, 31, 32, 33, 100})
       EXPECT_THROW(SeededRandomness(1).draw_at(0, std::vector<float>(size, none)), Error) << none << " × " << size;
 }
