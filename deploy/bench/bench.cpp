@@ -154,7 +154,8 @@ class Run {
     const fs::path directory = model.draft.empty() ? model.directory : model.draft;
     if (!draft) {
       const decode::DraftConfig config = decode::load_draft_config(directory, pair_.target->config);
-      const at::ScalarType dtype = decode::resolve_draft_dtype(options_.device.dtype_of_draft(), config, pair_.device);
+      const at::ScalarType dtype =
+          decode::resolve_draft_dtype(options_.device.dtype_of_draft(), config, pair_.device, pair_.dtype);
       draft = decode::load_draft(directory, *pair_.target, pair_.device, dtype);
     }
     auto c = std::make_unique<Contender>();

@@ -193,7 +193,7 @@ LoadedPair load(const PairOptions& options) {
   if (!pair.draft_dir.empty()) {
     draft_config = draft_config_for(config, pair.draft_dir);
     head = draft_config->head.has_value();
-    draft_dtype = decode::resolve_draft_dtype(options.device.dtype_of_draft(), *draft_config, pair.device);
+    draft_dtype = decode::resolve_draft_dtype(options.device.dtype_of_draft(), *draft_config, pair.device, pair.dtype);
   }
   const model::MemoryRequest request{.target = config,
                                      .target_dtype = pair.dtype,
@@ -262,7 +262,8 @@ LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
   if (binding.state == BindingState::kStale) loaded.warning = binding.reason;
   if (binding.state == BindingState::kUnbound) loaded.warning = unbound(loaded.directory);
   const decode::DraftConfig config = draft_config_for(pair.config, loaded.directory);
-  const at::ScalarType dtype = decode::resolve_draft_dtype(options.device.dtype_of_draft(), config, pair.device);
+  const at::ScalarType dtype =
+      decode::resolve_draft_dtype(options.device.dtype_of_draft(), config, pair.device, pair.dtype);
   model::MemoryRequest request{.target = pair.config,
                                .target_dtype = pair.dtype,
                                .draft = &config.config,

@@ -130,10 +130,7 @@ model::Decoder pick_layers(const model::Decoder& target, const std::vector<int64
 }
 
 model::Decoder keep_layers(const model::Decoder& target, const std::vector<int64_t>& layers) {
-  model::Decoder out = pick_layers(target, layers);
-  out.weights.visit(out.config, [](const std::string&, at::Tensor& t) { t = t.detach().clone(); });
-  if (out.config.tie_embeddings) out.weights.lm_head = out.weights.embed;
-  return out;
+  return model::trainable_copy(pick_layers(target, layers), target.weights.norm.scalar_type());
 }
 
 ChosenLayers choose_layers(const std::shared_ptr<const model::Decoder>& target, int64_t keep,

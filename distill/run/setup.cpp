@@ -12,6 +12,7 @@
 #include "data/shards/shard_reader.h"
 #include "distill/run/run.h"
 #include "distill/run/run_directory.h"
+#include "distill/teacher/as_served.h"
 #include "distill/teacher/head_loss.h"
 #include "engine/forward/memory_plan.h"
 #include "engine/parallel/shard_ranks.h"
@@ -163,10 +164,14 @@ void check_teams(const Setup& s) {
 // Returns the bytes of the target's weights that this rank has loaded.
 int64_t target_bytes(const Setup& s) {
   if (!s.target) return 0;
-  const at::ScalarType dtype = s.target->weights.norm.scalar_type();
-  if (!s.divided) return model::weight_bytes(s.target->config, dtype);
   const model::DecoderWeights& own = s.target->weights;
-  int64_t bytes = s.divided->share_bytes();
+  int64_t bytes = s.divided ? s.divided->share_bytes() : 0;
+  if (!s.divided) {
+    model::DecoderWeights weights = own;
+    weights.visit(s.target->config, [&](const std::string& name, const at::Tensor& t) {
+      if (name.find("layers.") != std::string::npos) bytes += static_cast<int64_t>(t.nbytes());
+    });
+  }
   for (const at::Tensor& t : {own.norm, own.lm_head, own.embed.is_same(own.lm_head) ? at::Tensor() : own.embed})
     if (t.defined()) bytes += static_cast<int64_t>(t.nbytes());
   return bytes;
@@ -220,9 +225,12 @@ void load_target(Setup& s) {
     s.inputs["target"]["id"] = s.target_id->id;
   }
   if (!here && (s.spec.kind != "prune" || !has_weights(directory))) return;
-  const at::ScalarType dtype = model::resolve_dtype(s.options.device.dtype, *s.target_config);
-  if (o.teacher_ranks > 1) return load_divided(s, dtype);
-  const auto target = std::make_shared<model::Decoder>(model::load_decoder(directory, s.device, dtype));
+  if (o.teacher_ranks > 1) return load_divided(s, model::resolve_dtype(s.options.device.dtype, *s.target_config));
+  const bool as_served = here && runs_as_served(s.asked.device.dtype, *s.target_config, s.device);
+  const auto target =
+      std::make_shared<model::Decoder>(load_teacher(directory, s.device, as_served ? "auto" : s.options.device.dtype));
+  if (as_served && s.ranks->is_first())
+    log(LogLevel::kInfo, "the target answers with its GGUF file's own blocks, as it does when it serves");
   target->config.draft_vocab.clear();  // the teacher uses its whole vocabulary
   model::add_eos_id(target->config, s.options.tokenizer_end);
   s.target = target;
@@ -381,6 +389,8 @@ model::MemoryPlan memory_plan(const Setup& s, const model::DecoderConfig& config
   plan.workspace_bytes += activation_bytes(draft, static_cast<int64_t>((1 + drafted) * static_cast<double>(batch)),
                                            element, s.options.recompute && !s.head) +
                           2 * element * std::min(batch, head_loss_rows(draft.vocab_size)) * draft.vocab_size;
+  if (s.target && runs_as_served(s.asked.device.dtype, target, s.device))
+    plan.workspace_bytes += ServedTarget::kCacheBytes;
   if (s.target && !s.ce && !s.head && s.options.on_policy == 0)
     plan.target_cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.loss_tokens * draft.vocab_size);
   return plan;

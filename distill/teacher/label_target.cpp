@@ -11,6 +11,7 @@
 #include "data/shards/shard_reader.h"
 #include "distill/labels/label_files.h"
 #include "distill/rows/batcher.h"
+#include "distill/teacher/as_served.h"
 #include "distill/teacher/teacher.h"
 #include "engine/forward/device_errors.h"
 #include "engine/forward/forward.h"
@@ -30,8 +31,9 @@ void append_values(const at::Tensor& from, std::vector<T>& to) {
 
 class TargetLabels {
  public:
-  TargetLabels(const LabelOptions& options, const model::Decoder& target, const LabelIndex& index)
-      : target_(target), index_(index), temperature_(options.temperature) {}
+  TargetLabels(const LabelOptions& options, const std::shared_ptr<const model::Decoder>& target,
+               const std::vector<TokenRow>& rows, const LabelIndex& index)
+      : target_(*target), served_(ServedTarget::of(target, rows)), index_(index), temperature_(options.temperature) {}
 
   // Computes the labels of the rows with the indices `rows`, in this order.
   std::vector<RowLabels> label(const std::vector<TokenRow>& all, const std::vector<size_t>& rows) const {
@@ -59,17 +61,13 @@ class TargetLabels {
 
  private:
   std::vector<at::Tensor> hidden(const Batch& batch) const {
-    const at::Device device = target_.weights.embed.device();
-    const at::Tensor states = model::last_hidden(target_, {.tokens = batch.tokens.to(device)})
-                                  .flatten(0, 1)
-                                  .index_select(0, batch.rows.to(device))
-                                  .to(at::kBFloat16);
+    const at::Tensor states = (served_ ? served_->hidden_rows(batch) : hidden_rows(target_, batch)).to(at::kBFloat16);
     check_finite(states);
     return {states.cpu()};
   }
 
   std::vector<at::Tensor> top_k(const Batch& batch) const {
-    const RowLogits logits = row_logits(target_, batch);
+    const RowLogits logits = row_logits(target_, batch, nullptr, served_.get());
     const int64_t count = batch.rows.numel(), block = std::max<int64_t>(1, kPassValues / index_.vocab_size);
     std::vector<at::Tensor> ids, logprobs, rest;
     for (int64_t begin = 0; begin < count; begin += block) {
@@ -90,6 +88,7 @@ class TargetLabels {
   }
 
   const model::Decoder& target_;
+  std::unique_ptr<ServedTarget> served_;  // null: texts run side by side
   const LabelIndex& index_;
   double temperature_;
 };
@@ -106,14 +105,14 @@ LabelResult label(const LabelOptions& o, const ProgressFn& progress) {
   result.kept = writer.next_row();
   if (o.device.threads > 0) at::set_num_threads(o.device.threads);
   if (progress) progress({"loading the target", 0, 0, "", o.target});
-  model::Decoder target = model::load_decoder(o.target, model::resolve_device(o.device.device),
-                                              model::resolve_dtype(o.device.dtype, config));
-  target.config.draft_vocab.clear();
+  const auto target =
+      std::make_shared<model::Decoder>(load_teacher(o.target, model::resolve_device(o.device.device), o.device.dtype));
+  target->config.draft_vocab.clear();
   std::vector<TokenRow> rows = reader.rows("all");
   for (TokenRow& row : rows)
     if (static_cast<int64_t>(row.tokens.size()) > config.max_position)
       row.tokens.resize(static_cast<size_t>(config.max_position)), row.loss_mask.resize(row.tokens.size());
-  const TargetLabels labels(o, target, writer.index());
+  const TargetLabels labels(o, target, rows, writer.index());
   for (auto next = static_cast<size_t>(writer.next_row()); next < rows.size();) {
     if (stop_requested()) {
       writer.flush();

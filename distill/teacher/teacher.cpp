@@ -25,8 +25,10 @@ at::Tensor hidden_rows(const model::Decoder& decoder, const Batch& batch, const 
       .index_select(0, batch.rows.to(device));
 }
 
-RowLogits row_logits(const model::Decoder& decoder, const Batch& batch, DividedTarget* divided) {
-  const at::Tensor hidden = divided ? divided->hidden_rows(batch) : hidden_rows(decoder, batch);
+RowLogits row_logits(const model::Decoder& decoder, const Batch& batch, DividedTarget* divided, ServedTarget* served) {
+  const at::Tensor hidden = divided                     ? divided->hidden_rows(batch)
+                            : served && !batch.branches ? served->hidden_rows(batch)
+                                                        : hidden_rows(decoder, batch);
   return [hidden, &decoder](int64_t begin, int64_t end) {
     at::NoGradGuard inner;
     return model::spread_logits(model::head_logits(decoder, hidden.slice(0, begin, end)), decoder.config.draft_vocab,
@@ -36,7 +38,10 @@ RowLogits row_logits(const model::Decoder& decoder, const Batch& batch, DividedT
 
 ModelTeacher::ModelTeacher(std::shared_ptr<const model::Decoder> target, const std::vector<TokenRow>& rows,
                            int64_t cache_bytes, std::shared_ptr<DividedTarget> divided)
-    : target_(std::move(target)), divided_(std::move(divided)), rows_(rows) {
+    : target_(std::move(target)),
+      divided_(std::move(divided)),
+      served_(divided_ ? nullptr : ServedTarget::of(target_, rows)),
+      rows_(rows) {
   int64_t tokens = 0;
   for (const TokenRow& row : rows) tokens += learnt_positions(row);
   const double bytes = 2.0 * static_cast<double>(tokens) * static_cast<double>(target_->config.vocab_size);
@@ -55,7 +60,7 @@ void ModelTeacher::fill(size_t group) {
   at::NoGradGuard guard;
   const std::vector<size_t>& members = groups_[group];
   const Batch batch = make_batch(rows_, members);
-  const RowLogits logits = row_logits(*target_, batch, divided_.get());
+  const RowLogits logits = row_logits(*target_, batch, divided_.get(), served_.get());
   const int64_t width = batch.tokens.size(1), count = batch.rows.numel(), vocab = target_->config.vocab_size,
                 *position = batch.rows.const_data_ptr<int64_t>();
   const auto options = target_->weights.norm.options().dtype(at::kHalf);
@@ -78,9 +83,8 @@ const at::Tensor& ModelTeacher::answers_of(size_t row) {
 
 TargetRows ModelTeacher::rows(const Batch& batch) {
   if (!cached_ || batch.branches)
-    return [logits = row_logits(*target_, batch, divided_.get())](int64_t begin, int64_t end, const DraftRows&) {
-      return logits(begin, end);
-    };
+    return [logits = row_logits(*target_, batch, divided_.get(), served_.get())](
+               int64_t begin, int64_t end, const DraftRows&) { return logits(begin, end); };
   std::vector<at::Tensor> parts;
   for (const size_t row : batch.row_index) parts.push_back(answers_of(row));
   const at::Tensor all = parts.size() == 1 ? parts.front() : at::cat(parts);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "distill/rows/batcher.h"
+#include "distill/teacher/as_served.h"
 #include "distill/teacher/divided_target.h"
 #include "engine/forward/forward.h"
 #include "engine/weights/weights.h"
@@ -23,9 +24,11 @@ at::Tensor hidden_rows(const model::Decoder& decoder, const Batch& batch, const 
 // RowLogits is a function that returns the logits of entries [begin, end) of Batch::rows: [end - begin, V] in any float
 // dtype, up to a constant per row. If the batch has branches (tokens that the draft generated), the rows of the
 // branches follow those of Batch::rows. row_logits() returns such a function for `decoder`, which must outlive the
-// function. With `divided`, `decoder` has only the final norm and output head of the divided target.
+// function. With `divided`, `decoder` has only the final norm and output head of the divided target. With `served`, the
+// texts run as that target serves; a batch with branches does not.
 using RowLogits = std::function<at::Tensor(int64_t begin, int64_t end)>;
-RowLogits row_logits(const model::Decoder& decoder, const Batch& batch, DividedTarget* divided = nullptr);
+RowLogits row_logits(const model::Decoder& decoder, const Batch& batch, DividedTarget* divided = nullptr,
+                     ServedTarget* served = nullptr);
 
 // Logits of the draft at n rows: [n, V], or [n, D] if the draft's vocabulary is the D tokens `kept` (LossInput::kept).
 struct DraftRows {
@@ -83,6 +86,7 @@ class ModelTeacher final : public Teacher {
 
   std::shared_ptr<const model::Decoder> target_;
   std::shared_ptr<DividedTarget> divided_;
+  std::unique_ptr<ServedTarget> served_;  // null: texts run side by side
   const std::vector<TokenRow>& rows_;
   bool cached_ = false;
   std::vector<std::vector<size_t>> groups_;

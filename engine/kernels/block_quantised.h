@@ -25,6 +25,9 @@ std::vector<int64_t> block_shape(cpu::BlockKind kind, int64_t n, int64_t k);
 // block_shape(). Returns the matrix, or an undefined tensor if a scale is not finite.
 at::Tensor pack_blocks(cpu::BlockKind kind, const uint8_t* rows, const std::vector<int64_t>& order, int64_t n,
                        int64_t k, const at::Tensor& memory);
+// Returns x · weightᵀ + bias, [..., n] in x's dtype, for x [..., k]. The products are those of decoding: of the file's
+// integers with inputs of 14 bits (cpu::SplitInputs), summed in fp32.
+at::Tensor block_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 // Returns the matrix in fp32 [n, k].
 at::Tensor dequantise_blocks(const at::Tensor& weight, int64_t k);
 

@@ -109,8 +109,12 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOpt
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out) {
-  if (is_block_quantised(weight))
-    return linear(x, dequantise_blocks(weight, x.size(-1)).to(x.scalar_type()), bias, out);
+  if (is_block_quantised(weight)) {
+    const at::Tensor result = reference_forced()
+                                  ? linear(x, dequantise_blocks(weight, x.size(-1)).to(x.scalar_type()), bias)
+                                  : block_linear(x, weight, bias);
+    return out.defined() ? out.copy_(result) : result;
+  }
   const bool by_group = is_group_quantised(weight);
   if (weight.scalar_type() == at::kChar || by_group) {
     const at::Tensor result = by_group ? group_quantised_linear(x, weight, bias) : int8_linear(x, weight, bias);

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/safetensors.h"
+#include "engine/kernels/block_quantised.h"
 #include "engine/weights/draft_vocab.h"
 #include "engine/weights/stored_tensor.h"
 #include "engine/weights/tensor_reader.h"
@@ -209,7 +210,9 @@ EagleHead new_eagle_head(const Decoder& target, std::vector<int32_t> draft_vocab
   }
   const DecoderWeights& theirs = target.weights;
   head.weights.norm = (theirs.norm.detach().to(at::kFloat) + target.config.norm_offset).to(dtype);
-  at::Tensor rows = theirs.lm_head.detach();
+  at::Tensor rows = kernels::is_block_quantised(theirs.lm_head)
+                        ? kernels::dequantise_blocks(theirs.lm_head, layer.hidden_size)
+                        : theirs.lm_head.detach();
   if (!layer.draft_vocab.empty()) rows = rows.index_select(0, draft_vocab_index(layer.draft_vocab, device));
   head.weights.lm_head = rows.to(dtype, /*non_blocking=*/false, /*copy=*/true);
   head.weights.embed = theirs.embed.detach();

@@ -170,6 +170,19 @@ Decoder load_shard(const std::filesystem::path& directory, at::Device device, at
   return load(directory, device, dtype, std::move(group));
 }
 
+Decoder trainable_copy(const Decoder& decoder, at::ScalarType dtype) {
+  Decoder out = decoder;
+  for (const Parameter& p : list_parameters(out.weights, out.config)) {
+    const at::Tensor from =
+        kernels::is_block_quantised(*p.tensor) ? kernels::dequantise_blocks(*p.tensor, p.shape[1]) : p.tensor->detach();
+    *p.tensor = from.to(dtype, /*non_blocking=*/false, /*copy=*/true);
+  }
+  if (out.config.tie_embeddings) out.weights.lm_head = out.weights.embed;
+  out.config.dtype = dtype;
+  out.config.quantisation = {};
+  return out;
+}
+
 Decoder shard_of(const Decoder& whole, std::shared_ptr<const ShardGroup> group) {
   const int64_t copies = key_copies(whole.config, group->count());
   Decoder own{shard_config(whole.config, group->rank(), group->count()), {}, group, copies, whole.exact, whole.library};

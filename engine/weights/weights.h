@@ -117,6 +117,8 @@ Decoder load_decoder(const std::filesystem::path& directory, at::Device device, 
 // load_decoder() and shard_config() throw.
 Decoder load_shard(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype,
                    std::shared_ptr<const ShardGroup> group);
+// Returns a copy in `dtype` that can be trained: block-quantised matrices are dequantised.
+Decoder trainable_copy(const Decoder& decoder, at::ScalarType dtype);
 // Returns a rank's share of a whole decoder whose matrices are neither packed nor quantised.
 Decoder shard_of(const Decoder& whole, std::shared_ptr<const ShardGroup> group);
 // Reads only the embedding of a decoder, which is enough to be the target of load_eagle_head().

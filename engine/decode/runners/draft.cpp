@@ -54,9 +54,12 @@ DraftConfig load_draft_config(const fs::path& directory, const model::DecoderCon
   return row_of(directory).config(directory, target);
 }
 
-at::ScalarType resolve_draft_dtype(const std::string& flag, const DraftConfig& draft, at::Device device) {
+at::ScalarType resolve_draft_dtype(const std::string& flag, const DraftConfig& draft, at::Device device,
+                                   at::ScalarType target) {
   const at::ScalarType dtype = model::resolve_decoding_dtype(flag, draft.config, device);
-  return draft.head ? model::side_dtype(dtype, draft.config) : dtype;
+  if (draft.head) return model::side_dtype(dtype, draft.config);
+  return flag == "auto" && device.is_cpu() && target == model::kAsStored && dtype != model::kAsStored ? at::kChar
+                                                                                                      : dtype;
 }
 
 DraftPtr load_draft(const fs::path& directory, const model::Decoder& target, at::Device device, at::ScalarType dtype) {

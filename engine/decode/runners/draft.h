@@ -76,9 +76,12 @@ struct DraftConfig {
 // Throws Error(kModel) if the files do not load, or contain a kind of draft that specdec does not support.
 DraftConfig load_draft_config(const std::filesystem::path& directory, const model::DecoderConfig& target);
 
-// Resolves --dtype for a draft that decodes on a device. EAGLE-3 heads have only unquantised weights, so they get
+// Resolves --dtype for a draft that decodes on a device beside a target that was loaded in `target`. On a CPU, "auto"
+// quantises the draft to int8 if the target keeps its blocks (model::kAsStored): a draft of 16 bits would read as many
+// bytes for a token as several layers of such a target. EAGLE-3 heads have only unquantised weights, so they get
 // side_dtype().
-at::ScalarType resolve_draft_dtype(const std::string& flag, const DraftConfig& config, at::Device device);
+at::ScalarType resolve_draft_dtype(const std::string& flag, const DraftConfig& config, at::Device device,
+                                   at::ScalarType target);
 
 // Loads a draft as load_for_decoding() does. `target` is the whole target. An EAGLE-3 head shares the target's
 // embedding, so for it `target` may hold only the embedding.
