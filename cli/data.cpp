@@ -263,6 +263,11 @@ void add_ingest(Cli& cli, CLI::App& data) {
       ->capture_default_str();
   sub->add_option("--max-length", o->max_length, "Keep the first N tokens of a row, BOS included; 0 = no cut")
       ->capture_default_str();
+  sub->add_option("--learn", o->learn,
+                  "Answers of a chat that are learnt: all | last (the one that the request was sent for; those before "
+                  "it are examples or were learnt with their own request)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"all", "last"}));
   sub->add_option("--max-record-bytes", o->max_record_bytes, "Longer lines and documents are rejected")
       ->capture_default_str();
   sub->add_option("--min-chars", o->min_chars,

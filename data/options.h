@@ -25,6 +25,7 @@ struct IngestOptions {
   bool records = false;                     // write redacted records (records.jsonl) instead of shards; needs no target
   std::string separator = "<|endoftext|>";  // between documents of plain text; "" = one document per file
   int64_t max_length = 0;                   // tokens per row, BOS included; 0 = no cut
+  std::string learn = "all";                // answers of a chat that are learnt: all | last
   double holdout = 0.05;                    // share of the conversations to hold out, 0 … 1
   // Number of conversations to hold out, used instead of the share; 0 = use the share.
   int64_t holdout_count = 0;

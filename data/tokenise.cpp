@@ -393,6 +393,11 @@ std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord&
   return out;
 }
 
+void learn_last_answer(TokenRow& row) {
+  std::fill_n(row.loss_mask.begin(), row.prompt_tokens, 0);
+  std::erase_if(row.calls, [&](const TurnCalls& turn) { return turn.begin < row.prompt_tokens; });
+}
+
 int64_t cut_row(TokenRow& row, int64_t max_length) {
   const auto length = static_cast<int64_t>(row.tokens.size());
   if (max_length <= 0 || length <= max_length) return 0;

@@ -108,6 +108,8 @@ class RowTokeniser {
   int64_t vocab_size_ = INT32_MAX;  // from config.json; unlimited if there is none
 };
 
+// Keeps only the last answer of a row of messages in the loss.
+void learn_last_answer(TokenRow& row);
 // Keeps the first max_length tokens (0 = all) and returns how many were dropped.
 int64_t cut_row(TokenRow& row, int64_t max_length);
 // Returns too_few_tokens (fewer than 2) or no_loss_tokens if the row has nothing to learn, and nothing otherwise.

@@ -277,6 +277,21 @@ TEST_F(IngestTest, MaxLengthCutsAndCounts) {
   EXPECT_EQ(rejects(), std::vector<std::string>{"3:no_loss_tokens"});
 }
 
+TEST_F(IngestTest, LearnsTheLastAnswerAlone) {
+  const std::string chat =
+      R"({"messages":[{"role":"user","content":"1"},{"role":"assistant","content":"23"},{"role":"user","content":"4"},{"role":"assistant","content":"56"}]})"
+      "\n"
+      R"({"prompt":"78","completion":"90"})";
+  IngestOptions o = options("chat.jsonl", chat);
+  ingest(o, {});
+  const std::string all = learnt(0), answer = learnt(1);
+  EXPECT_NE(all.find("23"), std::string::npos);
+  o.learn = "last";
+  ingest(o, {});
+  EXPECT_EQ(learnt(0), all.substr(all.find("56")));
+  EXPECT_EQ(learnt(1), answer) << "rows without messages have one answer";
+}
+
 TEST_F(IngestTest, SelectionCountsAcceptedRowsInFileOrder) {
   std::string file;
   for (int i = 0; i < 10; ++i) file += "{\"text\":\"row " + std::to_string(i) + "\"}\n{broken\n";
