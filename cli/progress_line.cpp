@@ -68,7 +68,7 @@ void ProgressLine::put(double now) {
             (p.total > 0 ? " / " + decimals(p.total, 0) : "") + " " + p.unit;
   if (finished())
     line += "  in " + readable_duration(elapsed);
-  else if (p.total > 0 && p.done > done_before_)
+  else if (p.total > 0 && last_.done > done_before_)
     line += "  ETA " + readable_duration(remaining(now));
   else
     line += "  for " + readable_duration(elapsed);

@@ -52,6 +52,13 @@ TEST(ProgressLine, SaysHowLongItWillTake) {
   EXPECT_EQ(s.lines.size(), 2u) << "what has ended is not repeated";
 }
 
+TEST(ProgressLine, WorkThatBeganDoneHasNoEtaYet) {
+  Screen s(true);
+  s.line.show({"ingest", 1.048, 4.139, "MB", "256 rows"}, 100);
+  ASSERT_EQ(s.lines.size(), 1u);
+  EXPECT_NE(s.lines[0].find("1048 / 4139 kB  for 0s"), std::string::npos) << s.lines[0];
+}
+
 // The progress of a small file is shown in kB or B instead of "0 MB".
 TEST(ProgressLine, SmallSizesAreNotZeroMegabytes) {
   Screen s;
