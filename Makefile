@@ -6,7 +6,7 @@ BUILD := build$(if $(filter-out release,$(PRESET)),-$(PRESET))
 ENV := eval "$$(cmake/setup.sh --env)"
 JOBS ?= $(shell nproc)
 
-.PHONY: setup build everything test fast format tidy demo released dist gpu-pack deb wheel image asan tsan fuzz nightly clean help
+.PHONY: setup build everything test fast format tidy demo story released dist gpu-pack deb wheel image asan tsan fuzz nightly clean help
 help:
 	@sed -n '1p' Makefile
 
@@ -44,6 +44,12 @@ tidy: setup
 # Builds what the demo runs, and nothing else.
 demo: setup $(BUILD)/build.ninja
 	@$(ENV) && cmake --build $(BUILD) -j $(JOBS) --target specdec && $(BUILD)/bin/specdec demo
+
+# Tells the story of a draft on an LLM that others made, SmolLM2-135M-Instruct, in about half an hour on two cores. Without
+# network it ends with a line that says so.
+story: build
+	@$(ENV) && model=$$("$$SPECDEC_PYTHON" tests/bench/smollm2.py) || { code=$$?; [ $$code = 77 ] && exit 0 || exit $$code; } && \
+	  $(BUILD)/bin/specdec demo --model "$$model" --out specdec-demo-story
 
 # Released files contain kernels for all supported GPUs, so they are built in a folder of their own (ccache shares the
 # rest).

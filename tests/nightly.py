@@ -18,6 +18,7 @@ Parts, in this order (all of them if none is named):
   aarch64     builds the half without LibTorch for 64-bit ARM and runs its quick GoogleTests under qemu
               (tests/aarch64.py); the cross compiler, qemu and Debian's libraries for arm64 are fetched once (351 MB)
   tidy        clang-tidy over all sources (make tidy); where clang-tidy-19 is not installed, the summary says so
+  story       the story of a draft on SmolLM2-135M-Instruct (make story)
   image       the Dockerfile's instructions in fresh Debian roots, and what they build (tests/e2e/image_root.py). Where
               there is no root, network or mmdebstrap, the summary says so
   fuzz        FUZZ_INPUTS inputs per target (1e7 unless set), the Rust half with coverage counters
@@ -367,6 +368,7 @@ PARTS = {
     "tsan": make("tsan"),
     "aarch64": aarch64,
     "tidy": tidy,
+    "story": make("story"),
     "image": image,
     "fuzz": fuzz,
 }

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/demo/demo.h"
+#include "cli/demo/model_story.h"
 #include "cli/demo/traffic_generator.h"
 #include "cli/output.h"
 
@@ -30,28 +31,51 @@ int print_traffic(const TrafficOptions& o) {
 
 void add_demo(Cli& cli) {
   CLI::App* demo = cli.app.add_subcommand("demo",
-                                          "Plays the life of a draft on the embedded model: it is distilled, gated, "
-                                          "served, becomes stale and is redistilled");
+                                          "Plays the life of a draft, on the embedded model or on one of yours: it is "
+                                          "distilled, gated, served, becomes stale and is redistilled");
   auto options = std::make_shared<DemoOptions>();
+  auto own = std::make_shared<ModelStoryOptions>();
   auto out = std::make_shared<std::string>("specdec-demo");
   demo->add_option("--out", *out, "Working directory; that of an earlier demo is replaced")
       ->type_name("DIR")
       ->capture_default_str();
-  demo->add_option("--conversations", options->conversations, "Size of a day's traffic")
+  auto* model = demo->add_option("--model", own->model,
+                                 "MODEL of your own instead of the embedded one, such as a .gguf file; it answers "
+                                 "requests that ship with the program")
+                    ->type_name("MODEL");
+  demo->add_option("--minutes", own->minutes, "About how long the story takes")
       ->capture_default_str()
-      ->check(within(200, 100000));
-  demo->add_option("--distill-seconds", options->distill_seconds, "Seconds for each of the two distillations")
+      ->check(within(2, 10000))
+      ->needs(model);
+  demo->add_option("--draft", own->draft, "Kind of the first draft, as in distill --draft")
+      ->type_name("prune:N|config:FILE|eagle3")
       ->capture_default_str()
-      ->check(within(1, 86400));
+      ->needs(model);
+  demo->add_option("--draft-vocab", own->draft_vocab, "Number of tokens that the draft can propose; 0 = all")
+      ->capture_default_str()
+      ->check(at_least(0))
+      ->needs(model);
+  auto* conversations = demo->add_option("--conversations", options->conversations, "Size of a day's traffic")
+                            ->capture_default_str()
+                            ->check(within(200, 100000));
+  auto* distill_seconds =
+      demo->add_option("--distill-seconds", options->distill_seconds, "Seconds for each of the two distillations")
+          ->capture_default_str()
+          ->check(within(1, 86400));
+  conversations->excludes(model);
+  distill_seconds->excludes(model);
   add_seed_flag(*demo, options->seed, "Seed of traffic and models");
   demo->footer(
-      "Examples:\n  specdec demo\n  specdec demo --distill-seconds 30 --out /tmp/demo\n  specdec demo traffic --count "
-      "100 | head -3\n"
+      "Examples:\n  specdec demo\n  specdec demo --distill-seconds 30 --out /tmp/demo\n"
+      "  specdec demo --model SmolLM2-135M-Instruct.gguf --minutes 30\n  specdec demo traffic --count 100 | head -3\n"
       "Exit codes: 0 all checks hold, 3 one fails.");
-  demo->callback([&cli, options, out] {
+  demo->callback([&cli, options, own, out] {
     if (cli.selected) return;  // the subcommand `demo traffic` was selected already
-    options->out = *out;
-    cli.selected = [&cli, options] { return run_demo(cli.global, *options); };
+    options->out = own->out = *out;
+    own->seed = options->seed;
+    cli.selected = [&cli, options, own] {
+      return own->model.empty() ? run_demo(cli.global, *options) : run_model_story(cli.global, *own);
+    };
   });
 
   CLI::App* traffic = demo->add_subcommand("traffic", "Prints the demo's conversations as OpenAI chat JSONL");

@@ -17,6 +17,7 @@
 #include "base/version.h"
 #include "cli/child_process.h"
 #include "cli/demo/reference_drafts.h"
+#include "cli/demo/story.h"
 #include "cli/demo/table.h"
 #include "cli/demo/traffic_client.h"
 #include "cli/demo/traffic_generator.h"
@@ -36,30 +37,16 @@ const std::string kSpeedPrompts = "16", kSpeedTokens = "40";
 // Number of answers from each served package; the monitor needs 50 requests to judge.
 constexpr int64_t kServed = 64;
 
-std::string interval(const Estimate& e) { return decimals(e.value) + " " + interval_text(e.ci); }
-
-// Returns the directory of the embedded models: share/specdec/demo beside bin/, in the build tree and the install tree.
-fs::path assets(const Global& global) {
-  const fs::path found = fs::path(global.program).parent_path().parent_path() / "share" / "specdec" / "demo";
-  if (!fs::exists(found / "target" / "model.safetensors"))
-    throw Error(ErrorKind::kIo,
-                found.string() +
-                    ": the embedded model is not there: run the installed or built specdec, not a copy of the file");
-  return found;
-}
-
 class Demo {
  public:
   Demo(const Global& global, const DemoOptions& options)
-      : global_(global),
-        options_(options),
-        out_(fs::absolute(options.out)),
-        first_(assets(global) / "target"),
-        updated_(assets(global) / "updated"),
-        log_(out_ / "log.txt") {}
+      : options_(options),
+        first_(demo_assets(global, "target/model.safetensors") / "target"),
+        updated_(first_.parent_path() / "updated"),
+        story_(global, options.out),
+        out_(story_.out()) {}
 
   int run() {
-    prepare();
     first_traffic();
     reference_drafts();
     distill();
@@ -71,66 +58,14 @@ class Demo {
   }
 
  private:
-  // ---- output ----
-  void begin(const char* name) {
-    name_ = name;
-    started_ = clock_.seconds();
-    ++line_;
-    if (global_.verbosity >= 0 && ::isatty(2)) std::fprintf(stderr, "%2d %-12s …\r", line_, name);
-  }
-  void say(const std::string& text) {
-    const double seconds = clock_.seconds() - started_;
-    if (!global_.json) std::printf("%2d %-12s %5.1f s  %s\n", line_, name_.c_str(), seconds, text.c_str());
-    std::fflush(stdout);
-    story_.push_back({name_, seconds, text});
-  }
-  void check(const std::string& what, bool holds) { checks_.push_back({what, holds}); }
-
-  // ---- child processes ----
-  Json run_json(std::vector<std::string> arguments, const std::vector<int>& allowed = {0}, int* code = nullptr) {
-    arguments.insert(arguments.begin(), "--json");
-    const ChildResult child = run_child(global_.program, arguments, {log_});
-    if (std::find(allowed.begin(), allowed.end(), child.exit_code) == allowed.end())
-      throw Error(ErrorKind::kInternal, "demo: specdec " + arguments[1] + " ended with exit code " +
-                                            std::to_string(child.exit_code) + "; its messages are in " + log_.string());
-    if (code) *code = child.exit_code;
-    const Json result = Json::parse(child.output, nullptr, false);
-    return result.is_discarded() ? Json(nullptr) : result;
-  }
-
-  struct Gate {
-    ValidationReport report;
-    int exit_code = 0;
-  };
-  Gate validate(const fs::path& target, const fs::path& draft, const fs::path& data, const std::string& name,
-                const std::vector<std::string>& more = {}) {
-    std::vector<std::string> arguments = {"validate",
-                                          "--target",
-                                          target,
-                                          "--draft",
-                                          draft,
-                                          "--data",
-                                          data,
-                                          "--out",
-                                          out_ / name,
-                                          "--max-requests",
-                                          "96",
-                                          "--speed-prompts",
-                                          kSpeedPrompts,
-                                          "--speed-tokens",
-                                          kSpeedTokens,
-                                          "--dtype",
-                                          "fp32",
-                                          "--threads",
-                                          "1",
-                                          "--seed",
-                                          std::to_string(options_.seed)};
+  Story::Gate validate(const fs::path& target, const fs::path& draft, const fs::path& data, const std::string& name,
+                       const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments = {
+        "--target",       target, "--draft",         draft,         "--data",         data,
+        "--max-requests", "96",   "--speed-prompts", kSpeedPrompts, "--speed-tokens", kSpeedTokens,
+        "--dtype",        "fp32", "--threads",       "1",           "--seed",         std::to_string(options_.seed)};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    Gate gate;
-    run_json(arguments, {0, 3, 4, 5, 6}, &gate.exit_code);
-    const fs::path report = out_ / name / "report.json";
-    gate.report = validation_report_from_json(read_json(report), report.string());
-    return gate;
+    return story_.validate(arguments, name);
   }
 
   void write_traffic(const fs::path& file, DemoEdition edition, int64_t first, int64_t count) {
@@ -148,29 +83,20 @@ class Demo {
   }
 
   // ---- steps ----
-  void prepare() {
-    const bool earlier =
-        check_output_directory(out_, {.flag = "--out", .command = "specdec demo", .results = {{"demo.marker", ""}}});
-    if (earlier) remove_tree(out_);
-    make_private_directory(out_);
-    make_directories(out_ / "logs");
-    write_file_atomic(out_ / "demo.marker", "specdec demo writes here and removes this directory when it runs again\n");
-  }
-
   void first_traffic() {
-    begin("traffic");
+    story_.begin("traffic");
     write_traffic(out_ / "logs" / "day-1.jsonl", DemoEdition::kFirst, 0, options_.conversations);
-    run_json({"data", "ingest", out_ / "logs" / "day-1.jsonl", "--target", first_, "--out", out_ / "data", "--holdout",
-              "0.06"});
+    story_.run_json({"data", "ingest", out_ / "logs" / "day-1.jsonl", "--target", first_, "--out", out_ / "data",
+                     "--holdout", "0.06"});
     const ShardIndex index = data::ShardReader(out_ / "data").index();
     int64_t train = 0, held = 0, tokens = 0;
     for (const ShardFile& s : index.shards) {
       (s.split == "train" ? train : held) += s.num_rows;
       tokens += s.num_tokens;
     }
-    say(format("%lld conversations in %zu domains → %lld to learn from, %lld held out, %lld tokens",
-               static_cast<long long>(options_.conversations), demo_domains().size(), static_cast<long long>(train),
-               static_cast<long long>(held), static_cast<long long>(tokens)));
+    story_.say(format("%lld conversations in %zu domains → %lld to learn from, %lld held out, %lld tokens",
+                      static_cast<long long>(options_.conversations), demo_domains().size(),
+                      static_cast<long long>(train), static_cast<long long>(held), static_cast<long long>(tokens)));
   }
 
   void check_entropy(const ValidationReport& report, const char* which) {
@@ -180,11 +106,12 @@ class Demo {
       holds = holds && s.entropy >= 1.0;
       text += format(" %s %.2f", s.name.c_str(), s.entropy);
     }
-    check(format("%s's entropy at T=1 is at least 1.0 nat a token in each domain:%s", which, text.c_str()), holds);
+    story_.check(format("%s's entropy at T=1 is at least 1.0 nat a token in each domain:%s", which, text.c_str()),
+                 holds);
   }
 
   void reference_drafts() {
-    begin("references");
+    story_.begin("references");
     write_bigram_draft(out_ / "data", first_, out_ / "bigram");
     write_untrained_draft(first_, options_.seed, out_ / "untrained");
     const ValidationReport bigram =
@@ -193,44 +120,45 @@ class Demo {
         validate(first_, out_ / "untrained", out_ / "data", "gate-untrained", {"--parts", "acceptance"});
     untrained_alpha_ = untrained.alpha.value;
     check_entropy(bigram, "the target");
-    check(format("a bigram draft stays below the floor: acceptance %.3f < %.2f", bigram.alpha.value, bigram.floor),
-          bigram.alpha.ci.high < bigram.floor);
-    check(
+    story_.check(
+        format("a bigram draft stays below the floor: acceptance %.3f < %.2f", bigram.alpha.value, bigram.floor),
+        bigram.alpha.ci.high < bigram.floor);
+    story_.check(
         format("an untrained draft fails the gate: verdict %s, exit %d", to_string(untrained.verdict), untrained_code),
         untrained_code == 3);
-    say("bigram draft " + interval(bigram.alpha) + ", untrained draft " + interval(untrained.alpha) + ": gate says " +
-        to_string(bigram.verdict) + ", " + to_string(untrained.verdict));
+    story_.say("bigram draft " + with_interval(bigram.alpha) + ", untrained draft " + with_interval(untrained.alpha) +
+               ": gate says " + to_string(bigram.verdict) + ", " + to_string(untrained.verdict));
   }
 
   void distill() {
-    begin("distill");
+    story_.begin("distill");
     std::vector<std::string> arguments = {"distill", "--target", first_,  "--data",    out_ / "data",
                                           "--draft", "prune:1",  "--out", out_ / "run"};
     const auto flags = distill_flags();
     arguments.insert(arguments.end(), flags.begin(), flags.end());
-    const Json result = run_json(arguments);
-    say(format("one of %lld layers, loss lk_hybrid: acceptance %.3f → %.3f, %lld steps", layers(),
-               result.at("acceptance").at("before").at("value").get<double>(),
-               result.at("acceptance").at("after").at("value").get<double>(),
-               static_cast<long long>(result.at("training").at("steps").get<int64_t>())));
-    begin("validate");
-    const Gate gate = validate(first_, out_ / "run" / "draft", out_ / "data", "gate");
+    const Json result = story_.run_json(arguments);
+    story_.say(format("one of %lld layers, loss lk_hybrid: acceptance %.3f → %.3f, %lld steps", layers(),
+                      result.at("acceptance").at("before").at("value").get<double>(),
+                      result.at("acceptance").at("after").at("value").get<double>(),
+                      static_cast<long long>(result.at("training").at("steps").get<int64_t>())));
+    story_.begin("validate");
+    const Story::Gate gate = validate(first_, out_ / "run" / "draft", out_ / "data", "gate");
     first_report_ = gate.report;
     first_code_ = gate.exit_code;
-    check(format("a distilled draft passes with acceptance above 0.70: %.3f, verdict %s, exit %d",
-                 first_report_.alpha.value, to_string(first_report_.verdict), first_code_),
-          first_code_ == 0 && first_report_.alpha.ci.low > 0.70);
-    say(to_string(first_report_.verdict) + std::string(": acceptance ") + interval(first_report_.alpha) +
-        ", speed-up " + interval(first_report_.speedup) +
-        format(", greedy text identical on %lld of %lld prompts",
-               static_cast<long long>(first_report_.greedy_identical),
-               static_cast<long long>(first_report_.greedy_prompts)));
+    story_.check(format("a distilled draft passes with acceptance above 0.70: %.3f, verdict %s, exit %d",
+                        first_report_.alpha.value, to_string(first_report_.verdict), first_code_),
+                 first_code_ == 0 && first_report_.alpha.ci.low > 0.70);
+    story_.say(to_string(first_report_.verdict) + std::string(": acceptance ") + with_interval(first_report_.alpha) +
+               ", speed-up " + with_interval(first_report_.speedup) +
+               format(", greedy text identical on %lld of %lld prompts",
+                      static_cast<long long>(first_report_.greedy_identical),
+                      static_cast<long long>(first_report_.greedy_prompts)));
   }
 
   long long layers() const { return read_json(first_ / "config.json").value("num_hidden_layers", 0); }
 
   void package_and_serve() {
-    begin("package");
+    story_.begin("package");
     std::vector<std::string> arguments = {"package",
                                           "--target",
                                           first_,
@@ -244,30 +172,31 @@ class Demo {
                                           "production"};
     // After a failed gate the demo goes on, because its other steps are still worth showing.
     if (first_code_ != 0) arguments.push_back("--allow-failed");
-    const Json packaged = run_json(arguments);
-    say("sha256-" + packaged.at("digest").get<std::string>().substr(0, 12) + " → production" +
-        (first_code_ != 0 ? std::string(", although the gate says ") + to_string(first_report_.verdict) : ""));
-    begin("serve");
+    const Json packaged = story_.run_json(arguments);
+    story_.say("sha256-" + packaged.at("digest").get<std::string>().substr(0, 12) + " → production" +
+               (first_code_ != 0 ? std::string(", although the gate says ") + to_string(first_report_.verdict) : ""));
+    story_.begin("serve");
     {
-      BackgroundChild server(global_.program, serve_arguments(), out_ / "serve.log");
+      BackgroundChild server(story_.program(), serve_arguments(), out_ / "serve.log");
       const std::string url = server.wait_for_line("listening on ", 60);
       const TrafficFigures sampled =
           send_traffic(url, options_.seed, options_.conversations, kServed, DemoEdition::kFirst);
       const int64_t same = compare_greedy(url);
-      check(format("served greedy text equals plain decoding: %lld of 4 answers", static_cast<long long>(same)),
-            same == 4);
+      story_.check(format("served greedy text equals plain decoding: %lld of 4 answers", static_cast<long long>(same)),
+                   same == 4);
       const int code = server.stop();
-      check(format("SIGTERM drains the server: exit %d", code), code == 0);
-      say(format(
+      story_.check(format("SIGTERM drains the server: exit %d", code), code == 0);
+      story_.say(format(
           "%lld answers, %.0f tokens per second, one after the other; greedy text as without the draft %lld of 4",
           static_cast<long long>(sampled.answers), sampled.tokens / sampled.seconds, static_cast<long long>(same)));
     }
-    begin("monitor");
+    story_.begin("monitor");
     int code = 0;
     const Json verdict = monitor({}, &code);
-    check("the monitor finds nothing wrong: " + verdict.at("verdict").get<std::string>() + format(", exit %d", code),
-          code == 0);
-    say(verdict.at("verdict").get<std::string>());
+    story_.check(
+        "the monitor finds nothing wrong: " + verdict.at("verdict").get<std::string>() + format(", exit %d", code),
+        code == 0);
+    story_.say(verdict.at("verdict").get<std::string>());
   }
 
   // K is fixed, because the automatic choice may stop drafting on a busy machine, and the monitor would have no
@@ -284,7 +213,7 @@ class Demo {
         "monitor",          "check", "--package", channel(), "--source", out_ / "recorded" / "acceptance", "--state",
         out_ / "monitor.db"};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    return run_json(arguments, {0, 3, 4, 5}, code);
+    return story_.run_json(arguments, {0, 3, 4, 5}, code);
   }
 
   // Asks four questions, each both of the server with the draft and of `generate` without a draft. Returns the number
@@ -294,38 +223,40 @@ class Demo {
     for (int64_t i = 0; i < 4; ++i) {
       const DemoConversation c = demo_conversation(options_.seed, options_.conversations + i, DemoEdition::kFirst);
       write_file_atomic(out_ / "messages.json", Json::array({{{"role", "user"}, {"content", c.question}}}).dump());
-      const Json plain = run_json({"generate", "--target", first_, "--messages", out_ / "messages.json",
-                                   "--temperature", "0", "--k", "0", "--max-tokens", "64", "--dtype", "fp32"});
+      const Json plain = story_.run_json({"generate", "--target", first_, "--messages", out_ / "messages.json",
+                                          "--temperature", "0", "--k", "0", "--max-tokens", "64", "--dtype", "fp32"});
       same += ask(url, c.question, 0.0, 64) == plain.at("text").get<std::string>();
     }
     return same;
   }
 
   void overnight_update() {
-    begin("update");
+    story_.begin("update");
     int refused = 0, stale = 0;
-    run_json({"serve", "--target", updated_, "--draft", out_ / "run" / "draft", "--port", "0"}, {0, 5}, &refused);
+    story_.run_json({"serve", "--target", updated_, "--draft", out_ / "run" / "draft", "--port", "0"}, {0, 5},
+                    &refused);
     const Json verdict = monitor({"--target", updated_}, &stale);
-    check(format("after the overnight update serve refuses the draft (exit %d) and the monitor says %s (exit %d)",
-                 refused, verdict.at("verdict").get<std::string>().c_str(), stale),
-          refused == 5 && stale == 5);
+    story_.check(
+        format("after the overnight update serve refuses the draft (exit %d) and the monitor says %s (exit %d)",
+               refused, verdict.at("verdict").get<std::string>().c_str(), stale),
+        refused == 5 && stale == 5);
     write_traffic(out_ / "logs" / "day-2.jsonl", DemoEdition::kUpdated, options_.conversations, options_.conversations);
-    run_json({"data", "ingest", out_ / "logs" / "day-2.jsonl", "--target", updated_, "--out", out_ / "data-updated",
-              "--holdout", "0.06"});
+    story_.run_json({"data", "ingest", out_ / "logs" / "day-2.jsonl", "--target", updated_, "--out",
+                     out_ / "data-updated", "--holdout", "0.06"});
     const ValidationReport report = validate(updated_, out_ / "run" / "draft", out_ / "data-updated", "gate-stale",
                                              {"--parts", "acceptance", "--allow-stale"})
                                         .report;
     check_entropy(report, "the updated target");
     const double drop = first_report_.alpha.value - report.alpha.value;
-    check(format("the update drops the draft's acceptance by at least 0.2: %.3f → %.3f", first_report_.alpha.value,
-                 report.alpha.value),
-          drop >= 0.2);
-    say("serve refuses (exit 5), monitor says " + verdict.at("verdict").get<std::string>() +
-        "; the old draft's acceptance is " + interval(report.alpha));
+    story_.check(format("the update drops the draft's acceptance by at least 0.2: %.3f → %.3f",
+                        first_report_.alpha.value, report.alpha.value),
+                 drop >= 0.2);
+    story_.say("serve refuses (exit 5), monitor says " + verdict.at("verdict").get<std::string>() +
+               "; the old draft's acceptance is " + with_interval(report.alpha));
   }
 
   void redistil() {
-    begin("loop run");
+    story_.begin("loop run");
     const std::string toml =
         "[loop]\ntarget = \"" + updated_.string() +
         "\"\nlogs = [\"logs/day-2.jsonl\"]\nwork = \"loop\"\nstore = \"store\"\n" +
@@ -336,30 +267,30 @@ class Demo {
         kSpeedPrompts + "\nspeed-tokens = " + kSpeedTokens + "\n";
     write_file_atomic(out_ / "LOOP.toml", toml);
     int code = 0;
-    const Json loop = run_json({"-q", "loop", "run", out_ / "LOOP.toml"}, {0, 3, 4, 6}, &code);
+    const Json loop = story_.run_json({"-q", "loop", "run", out_ / "LOOP.toml"}, {0, 3, 4, 6}, &code);
     const fs::path report_file = out_ / "loop" / "runs" / loop.at("key").get<std::string>() / "gate" / "report.json";
     const auto report = validation_report_from_json(read_json(report_file), report_file.string());
     const std::string verdict = loop.at("verdict");
-    check(format("redistilling brings it back: acceptance %.3f > 0.70, %s", report.alpha.value, verdict.c_str()),
-          report.alpha.ci.low > 0.70 && verdict == kPromoted);
-    updated_report_ = report_file.parent_path() / "report.html";
-    say("data, distill, validate, package, promote: acceptance " + interval(report.alpha) + ", speed-up " +
-        interval(report.speedup) +
+    story_.check(format("redistilling brings it back: acceptance %.3f > 0.70, %s", report.alpha.value, verdict.c_str()),
+                 report.alpha.ci.low > 0.70 && verdict == kPromoted);
+    story_.say(
+        "data, distill, validate, package, promote: acceptance " + with_interval(report.alpha) + ", speed-up " +
+        with_interval(report.speedup) +
         (code != 0 ? std::string("; the gate says ") + to_string(report.verdict) + ", so the old package stays" : ""));
-    begin("monitor");
+    story_.begin("monitor");
     if (verdict == kPromoted) {
-      BackgroundChild server(global_.program, serve_arguments(), out_ / "serve-updated.log");
+      BackgroundChild server(story_.program(), serve_arguments(), out_ / "serve-updated.log");
       send_traffic(server.wait_for_line("listening on ", 60), options_.seed, 2 * options_.conversations, kServed,
                    DemoEdition::kUpdated);
       server.stop();
     }
     const Json found = monitor({"--target", updated_}, &code);
-    check("the new package fits the new target: exit " + std::to_string(code), code == 0);
-    say(found.at("verdict").get<std::string>());
+    story_.check("the new package fits the new target: exit " + std::to_string(code), code == 0);
+    story_.say(found.at("verdict").get<std::string>());
   }
 
   void compare() {
-    begin("bench");
+    story_.begin("bench");
     const fs::path draft = out_ / "run" / "draft", naive = out_ / "untrained";
     const std::vector<std::string> common = {"--target",  first_,       "--data",    out_ / "data", "--prompts", "12",
                                              "--tokens",  kSpeedTokens, "--batches", "1",           "--dtype",   "fp32",
@@ -367,41 +298,27 @@ class Demo {
     const auto bench = [&](const fs::path& of, const std::string& ks, const std::string& name) {
       std::vector<std::string> arguments = {"bench", "--draft", of, "--ks", ks, "--max-k", "5", "--out", out_ / name};
       arguments.insert(arguments.end(), common.begin(), common.end());
-      return run_json(arguments);
+      return story_.run_json(arguments);
     };
     const Json random = bench(naive, "10", "bench-naive"), good = bench(draft, "auto", "bench");
     table_ = demo_table({good, first_report_.alpha.value}, {random, untrained_alpha_});
-    say("normal, naive random draft with K=10, distilled with adaptive K up to 5");
+    story_.say("normal, naive random draft with K=10, distilled with adaptive K up to 5");
   }
 
   int finish() {
-    bool all = true;
-    for (const auto& [what, holds] : checks_) all = all && holds;
-    const Verdict verdict = all ? Verdict::kPass : Verdict::kFail;
-    if (global_.json) {
-      const DemoResult result = {all, story_, checks_, table_, (out_ / "gate" / "report.html").string()};
-      std::printf("%s\n", json_of(result).dump().c_str());
-      return exit_code(verdict);
-    }
-    std::printf("\n");
-    for (const auto& [what, holds] : checks_) std::printf("%s %s\n", holds ? "ok  " : "FAIL", what.c_str());
-    std::printf("\n%s\nreport: %s\n", table_to_text(table_).c_str(), (out_ / "gate" / "report.html").c_str());
-    return exit_code(verdict);
+    story_.result().table = table_;
+    story_.result().report = (out_ / "gate" / "report.html").string();
+    return story_.finish(table_to_text(table_));
   }
 
-  const Global& global_;
   DemoOptions options_;
-  fs::path out_, first_, updated_, log_, updated_report_;
-  SystemClock clock_;
-  std::string name_;
-  double started_ = 0;
-  int line_ = 0;
+  fs::path first_, updated_;
+  Story story_;
+  const fs::path& out_;
   ValidationReport first_report_;
   int first_code_ = 0;
   double untrained_alpha_ = 0;
-  std::vector<DemoCheck> checks_;
   std::vector<DemoTableRow> table_;
-  std::vector<StoryStep> story_;
 };
 
 }  // namespace

@@ -44,6 +44,19 @@ std::string table_to_text(const std::vector<DemoTableRow>& rows) {
   return text;
 }
 
+std::string domains_to_text(const std::vector<DemoDomainRow>& rows) {
+  std::string text = format("%-8s %-24s %-28s %14s %12s %9s\n", "", "acceptance", "by position", "tokens/s alone",
+                            "with draft", "speed-up");
+  for (const DemoDomainRow& r : rows) {
+    std::string positions;
+    for (const double p : r.by_position) positions += (positions.empty() ? "" : " ") + format("%.2f", p);
+    text += format("%-8s %-24s %-28s %14.0f %12.0f %8.2fx\n", r.name.c_str(),
+                   (decimals(r.acceptance) + " " + interval_text({r.low, r.high})).c_str(), positions.c_str(),
+                   r.plain_tokens_per_second, r.tokens_per_second, r.speedup);
+  }
+  return text;
+}
+
 void visit_fields(Fields& f, DemoTableRow& row) {
   f.type("DemoRow", "A row of the demo's table.");
   f("name", row.name);
@@ -51,6 +64,18 @@ void visit_fields(Fields& f, DemoTableRow& row) {
   f("tokens_per_second", row.tokens_per_second);
   f("speedup", row.speedup);
   f("memory_mib", row.memory_mib);
+}
+
+void visit_fields(Fields& f, DemoDomainRow& row) {
+  f.type("DemoDomain", "A domain of the requests of `demo --model`.");
+  f("name", row.name);
+  f("acceptance", row.acceptance, {0, 1});
+  f("low", row.low, {0, 1});
+  f("high", row.high, {0, 1});
+  f("by_position", row.by_position);
+  f("plain_tokens_per_second", row.plain_tokens_per_second);
+  f("tokens_per_second", row.tokens_per_second);
+  f("speedup", row.speedup);
 }
 
 void visit_fields(Fields& f, StoryStep& step) {
@@ -75,6 +100,8 @@ void visit_fields(Fields& f, DemoResult& r) {
   f("story", r.story);
   f("checks", r.checks);
   f("table", r.table);
+  f("domains", r.domains);
+  f("updated_domains", r.updated_domains);
   f("report", r.report);
 }
 

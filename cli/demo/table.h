@@ -17,6 +17,16 @@ struct DemoTableRow {
 
 void visit_fields(Fields& f, DemoTableRow& row);
 
+// One domain of the story on a model of the user's: the acceptance that the gate measured, with the ends of its
+// interval and by position in the draft, and the tokens per second of single requests with and without the draft.
+struct DemoDomainRow {
+  std::string name;
+  double acceptance = 0, low = 0, high = 0;
+  std::vector<double> by_position;
+  double plain_tokens_per_second = 0, tokens_per_second = 0, speedup = 1;
+};
+void visit_fields(Fields& f, DemoDomainRow& row);
+
 struct StoryStep {
   std::string step;
   double seconds = 0;
@@ -32,6 +42,9 @@ struct DemoResult {
   std::vector<StoryStep> story;
   std::vector<DemoCheck> checks;
   std::vector<DemoTableRow> table;
+  // Only of a story on a model of the user's: the first draft with the first model, and the redistilled draft with the
+  // model after its update.
+  std::vector<DemoDomainRow> domains, updated_domains;
   std::string report;
 };
 void visit_fields(Fields& f, DemoResult& result);
@@ -44,5 +57,6 @@ struct DemoBench {
 // Returns the rows of the table. Both benches must have used the same prompts.
 std::vector<DemoTableRow> demo_table(const DemoBench& distilled, const DemoBench& naive);
 std::string table_to_text(const std::vector<DemoTableRow>& rows);
+std::string domains_to_text(const std::vector<DemoDomainRow>& rows);
 
 }  // namespace specdec::cli

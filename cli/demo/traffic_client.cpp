@@ -4,11 +4,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "data/regenerate/openai_client.h"
 
 namespace specdec::cli {
-
-namespace {
 
 Json chat(data::OpenAiClient& client, const Json& request) {
   const data::HttpReply reply = client.post("/chat/completions", request);
@@ -24,8 +21,6 @@ data::OpenAiClient connect(const std::string& url) {
   options.url = url;
   return data::OpenAiClient(options);
 }
-
-}  // namespace
 
 TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first, int64_t count, DemoEdition edition) {
   const SystemClock clock;

@@ -4,9 +4,15 @@
 #include <cstdint>
 #include <string>
 
+#include "base/json.h"
 #include "cli/demo/traffic_generator.h"
+#include "data/regenerate/openai_client.h"
 
 namespace specdec::cli {
+
+data::OpenAiClient connect(const std::string& url);
+// Sends a request to /chat/completions. Throws Error(kNetwork) if there is no answer.
+Json chat(data::OpenAiClient& client, const Json& request);
 
 struct TrafficFigures {
   int64_t answers = 0;
