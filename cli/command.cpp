@@ -87,7 +87,9 @@ void add_device_flags(CLI::App& sub, DeviceOptions& options) {
 }
 
 void add_draft_dtype_flag(CLI::App& sub, DeviceOptions& options) {
-  sub.add_option("--draft-dtype", options.draft_dtype, "dtype of the draft, with the values of --dtype")
+  sub.add_option(
+         "--draft-dtype", options.draft_dtype,
+         "dtype of the draft, with the values of --dtype; auto beside a GGUF file that keeps its blocks is int8")
       ->type_name(kTypes)
       ->default_str("as --dtype")
       ->group("Device");

@@ -324,7 +324,7 @@ class Ingest {
       std::variant<TokenisedRow, Rejected> made = tokeniser_->tokenise(record);
       if (const auto* why = std::get_if<Rejected>(&made)) return reject(place, *why);
       tokenised = std::move(std::get<TokenisedRow>(made));
-      if (options_.learn == "last" && !record.messages.empty()) learn_last_answer(tokenised->row);
+      if (options_.learn == "last" && !record.messages.empty()) learn_last_answer(*tokenised);
       dropped = cut_row(tokenised->row, options_.max_length);
       if (const auto why = check_learnable(tokenised->row)) return reject(place, *why);
     }

@@ -39,9 +39,10 @@ void validate(const IngestOptions& o) {
   if (o.format != "plain") parse_format_name(o.format);
   validate_map(o);
   require(!o.records || (o.mix.empty() && o.tenant_cap == 0 && o.domain_clusters == 0 && o.max_length == 0 &&
-                         o.holdout_source.empty()),
+                         o.learn == "all" && o.holdout_source.empty()),
           "--records",
-          "no --mix, --tenant-cap, --domain-clusters, --max-length and --holdout-src beside it: they are for shards",
+          "no --mix, --tenant-cap, --domain-clusters, --max-length, --learn and --holdout-src beside it: they are for "
+          "shards",
           "one of them");
   require(o.records || !o.target.empty(), "--target", "a MODEL (only --records needs none)", "");
   require(o.tenant_cap >= 0, "--tenant-cap", "a number of rows >= 0 (0 = all)", std::to_string(o.tenant_cap));
@@ -55,6 +56,7 @@ void validate(const IngestOptions& o) {
   require(one_of(o.holdout_rule, "auto", "time", "hash", "first"), "--holdout-rule", "auto, time, hash or first",
           o.holdout_rule);
   require(one_of(o.order, "given", "shuffle"), "--order", "given or shuffle", o.order);
+  require(one_of(o.learn, "all", "last"), "--learn", "all or last", o.learn);
   require(o.max_length == 0 || o.max_length >= 2, "--max-length", "0 (no cut) or a number of tokens >= 2",
           std::to_string(o.max_length));
   require(o.min_chars >= 0, "--min-chars", "a number >= 0", std::to_string(o.min_chars));

@@ -204,6 +204,7 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const TrafficRecord& record,
   const std::string full = prompt ? prompt->text : answer_why ? render(chat, messages, false) : answer.shown;
   row.tokens = prompt ? prompt->tokens : tokenizer_.encode(full, false);
   row.loss_mask.assign(row.tokens.size(), 0);
+  out.answer_learnt = false;
   std::vector<ChatMessage> prefix;
   for (size_t i = 0; i < messages.size(); ++i) {
     prefix.push_back(messages[i]);
@@ -213,6 +214,7 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const TrafficRecord& record,
       row.prompt_tokens = static_cast<int64_t>(row.tokens.size());
       row.tokens.insert(row.tokens.end(), record.token_ids.begin(), record.token_ids.end());
       row.loss_mask.resize(row.tokens.size(), 1);
+      out.answer_learnt = true;
       break;
     }
     Turn turn;
@@ -237,6 +239,7 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const TrafficRecord& record,
       std::fill(row.loss_mask.begin() + static_cast<std::ptrdiff_t>(from),
                 row.loss_mask.begin() + static_cast<std::ptrdiff_t>(to), 1);
     row.prompt_tokens = static_cast<int64_t>(from);
+    out.answer_learnt = last && from < to;
     if (from < to && !messages[i].tool_calls.empty())
       row.calls.push_back({row.prompt_tokens, called_names(messages[i].tool_calls)});
   }
@@ -393,8 +396,10 @@ std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord&
   return out;
 }
 
-void learn_last_answer(TokenRow& row) {
-  std::fill_n(row.loss_mask.begin(), row.prompt_tokens, 0);
+void learn_last_answer(TokenisedRow& tokenised) {
+  TokenRow& row = tokenised.row;
+  const auto earlier = tokenised.answer_learnt ? row.prompt_tokens : static_cast<int64_t>(row.loss_mask.size());
+  std::fill_n(row.loss_mask.begin(), earlier, 0);
   std::erase_if(row.calls, [&](const TurnCalls& turn) { return turn.begin < row.prompt_tokens; });
 }
 

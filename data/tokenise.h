@@ -27,6 +27,7 @@ struct TokenisedRow {
   // Number of earlier answers that are not learnt, because the template renders them differently from how they were
   // served.
   int64_t unlearnt_turns = 0;
+  bool answer_learnt = true;  // false: a chat whose last message is no answer, or one that is not learnt
 };
 
 class RowTokeniser {
@@ -108,8 +109,8 @@ class RowTokeniser {
   int64_t vocab_size_ = INT32_MAX;  // from config.json; unlimited if there is none
 };
 
-// Keeps only the last answer of a row of messages in the loss.
-void learn_last_answer(TokenRow& row);
+// Keeps only the last answer of a row of messages in the loss, and nothing if it is not learnt.
+void learn_last_answer(TokenisedRow& tokenised);
 // Keeps the first max_length tokens (0 = all) and returns how many were dropped.
 int64_t cut_row(TokenRow& row, int64_t max_length);
 // Returns too_few_tokens (fewer than 2) or no_loss_tokens if the row has nothing to learn, and nothing otherwise.

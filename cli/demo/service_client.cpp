@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/progress.h"
 #include "cli/demo/traffic_client.h"
 
 namespace specdec::cli {
@@ -23,6 +24,7 @@ Json request_of(const ServicePrompt& prompt, int64_t index) {
 
 // Sends one request and adds its figures.
 void send(data::OpenAiClient& client, const Json& request, AnswerFigures& figures) {
+  if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal");
   const SystemClock clock;
   const double start = clock.seconds();
   const Json answer = chat(client, request);
@@ -63,9 +65,10 @@ std::map<std::string, AnswerFigures> send_for(const std::string& url, const Serv
       all[domain].seconds += figures.seconds;
     }
   };
-  std::vector<std::thread> threads;
-  for (int i = 0; i < together; ++i) threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
+  {
+    std::vector<std::jthread> threads;  // joined at the end of the block, also if one cannot be started
+    for (int i = 0; i < together; ++i) threads.emplace_back(work);
+  }
   if (failure) std::rethrow_exception(failure);
   return all;
 }

@@ -1,5 +1,7 @@
 #include "cli/demo/service_prompts.h"
 
+#include <stdexcept>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "base/philox.h"
@@ -9,6 +11,24 @@ namespace specdec::cli {
 namespace {
 
 const Json& pick(const Json& list, PhiloxStream& random) { return list.at(random.below(list.size())); }
+
+void require(bool holds, const std::string& where) {
+  if (!holds) throw std::invalid_argument(where);
+}
+
+// Throws if a field of a service is missing or empty. `answered`: each request has a right answer.
+void require_service(const Json& service, bool answered) {
+  (void)service.at("temperature").get<double>();
+  (void)service.at("max_tokens").get<int64_t>();
+  require(!service.at("requests").empty(), "requests");
+  for (const Json& request : service.at("requests")) {
+    require(!request.at("ask").empty(), "ask");
+    for (const Json& text : request.at("ask")) (void)text.get<std::string>();
+    if (answered) require(!request.at("call").get<std::string>().empty(), "call");
+  }
+  for (const Json& example : service.value("examples", Json::array()))
+    for (const size_t i : {0, 1}) (void)example.at(i).get<std::string>();
+}
 
 // Replaces each {name} by a word of this name. A name that occurs again, also in another text, gets the same word.
 class Filler {
@@ -49,9 +69,15 @@ ServicePrompts::ServicePrompts(const std::filesystem::path& file) {
   try {
     services_ = prompts.at("services");
     words_ = prompts.at("words").get<std::map<std::string, std::vector<std::string>>>();
-    for (const Json& service : services_) domains_.push_back(service.at("domain").get<std::string>());
+    for (const Json& service : services_) {
+      domains_.push_back(service.at("domain").get<std::string>());
+      require_service(service, domains_.size() == 1);
+    }
+    for (const auto& [name, words] : words_) require(!words.empty(), "words " + name);
   } catch (const Json::exception& e) {
     throw Error(ErrorKind::kData, file.string() + ": not a file of prompts: " + e.what());
+  } catch (const std::invalid_argument& e) {
+    throw Error(ErrorKind::kData, file.string() + ": not a file of prompts: nothing in " + e.what());
   }
   if (domains_.size() != 2) throw Error(ErrorKind::kData, file.string() + ": expected the requests of two services");
 }

@@ -31,6 +31,7 @@ Story::Story(const Global& global, const fs::path& out)
   const bool earlier =
       check_output_directory(out_, {.flag = "--out", .command = "specdec demo", .results = {{"demo.marker", ""}}});
   if (earlier) remove_tree(out_);
+  result_.passed = true;
   make_private_directory(out_);
   make_directories(out_ / "logs");
   write_file_atomic(out_ / "demo.marker", "specdec demo writes here and removes this directory when it runs again\n");
@@ -41,6 +42,11 @@ void Story::begin(const std::string& step) {
   started_ = clock_.seconds();
   ++line_;
   if (global_.verbosity >= 0 && ::isatty(2)) std::fprintf(stderr, "%2d %-12s …\r", line_, step.c_str());
+}
+
+void Story::check(const std::string& what, bool holds) {
+  result_.passed = result_.passed && holds;
+  result_.checks.push_back({what, holds});
 }
 
 void Story::say(const std::string& text) {
@@ -72,8 +78,6 @@ Story::Gate Story::validate(std::vector<std::string> arguments, const std::strin
 }
 
 int Story::finish(const std::string& table) {
-  result_.passed =
-      std::all_of(result_.checks.begin(), result_.checks.end(), [](const DemoCheck& c) { return c.holds; });
   const int code = exit_code(result_.passed ? Verdict::kPass : Verdict::kFail);
   if (global_.json) {
     std::printf("%s\n", json_of(result_).dump().c_str());

@@ -32,7 +32,7 @@ class Story {
 
   void begin(const std::string& step);
   void say(const std::string& text);  // ends the step
-  void check(const std::string& what, bool holds) { result_.checks.push_back({what, holds}); }
+  void check(const std::string& what, bool holds);
 
   // Runs a command with --json and returns what it prints, null if that is not JSON. Throws Error(kInternal) for an
   // exit code that is not in `allowed`. `code`, if not null, receives the exit code.
@@ -44,7 +44,7 @@ class Story {
   // Runs `validate` with these arguments and writes to out()/name.
   Gate validate(std::vector<std::string> arguments, const std::string& name) const;
 
-  // The table and the report of the result, to be filled before finish().
+  // The result so far: `passed` until a check does not hold. The table and the report are to be filled before finish().
   DemoResult& result() { return result_; }
   // Prints the result: with --json the object, else the checks and `table`. Returns the exit code.
   int finish(const std::string& table);

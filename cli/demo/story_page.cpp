@@ -12,8 +12,8 @@ namespace {
 
 std::string rounded(double value) { return format("%.2f", value); }
 
-// Speed-up that the papers' formula expects with this acceptance at every position and a draft that costs nothing, for
-// the K of the report: (1 - a^(K+1)) / (1 - a) (Leviathan et al. 2023, arXiv 2211.17192).
+// Returns the expected number of tokens of a step with k drafted tokens and acceptance a at every position (Leviathan
+// et al. 2023, arXiv 2211.17192).
 double tokens_a_step(double a, int k) {
   double sum = 1, power = 1;
   for (int i = 0; i < k; ++i) sum += power *= a;
@@ -80,8 +80,9 @@ Section told(const StoryFigures& s) {
   Section section;
   section.title = "Beside what the field is told";
   section.text =
-      "Published figures are of large targets on GPUs, whose steps wait for memory. This model is "
-      "small and this machine multiplies slowly, so a verified row costs a large part of a step.";
+      "Published figures are of large targets on GPUs, whose steps wait for memory (2.4 times with acceptance 0.70, K "
+      "= 4 "
+      "and a draft that costs a twentieth of the target; 20 to 40 % more acceptance by training on one's own traffic).";
   Table table;
   table.head = {"figure", "told", "measured here"};
   const ValidationReport& last = s.redistilled ? *s.redistilled : s.gate;

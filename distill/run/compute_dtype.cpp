@@ -10,8 +10,6 @@ ComputeDtype choose_compute_dtype(const std::string& flag, const model::DecoderC
   const at::ScalarType own = target ? target->dtype : draft.dtype;
   const bool alike = own == draft.dtype;
   if (!device.is_cpu()) return {alike ? model::dtype_flag(own) : "auto", "a GPU computes in the checkpoint's dtype"};
-  if (target && target->quantisation.method == model::Quantisation::Method::kGguf)
-    return {"fp32", "the target's blocks are multiplied as they are, with sums in fp32"};
   if (alike && own == at::kFloat) return {"fp32", "the checkpoint's dtype"};
   if (!alike) return {"fp32", "the widest that target and draft have in common"};
   if (own == at::kBFloat16 && cpu.multiplies_bf16())

@@ -15,8 +15,7 @@ struct ComputeDtype {
 };
 // Chooses the dtype for `flag`, the value of --dtype; any value but "auto" is used as it is. With "auto", a GPU
 // computes in the checkpoints' own dtypes. A CPU computes 16-bit checkpoints in fp32, unless both models are in bf16
-// and the CPU has instructions for bf16 products; next to a target of a GGUF file (teacher/as_served.h) it computes in
-// fp32. `target` is null if the run needs no target.
+// and the CPU has instructions for bf16 products. `target` is null if the run needs no target.
 ComputeDtype choose_compute_dtype(const std::string& flag, const model::DecoderConfig* target,
                                   const model::DecoderConfig& draft, at::Device device, const CpuFeatures& cpu);
 

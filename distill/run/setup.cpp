@@ -197,12 +197,15 @@ void load_divided(Setup& s, at::ScalarType dtype) {
 void choose_dtype(Setup& s) {
   const bool from_target = s.target_config && (s.spec.kind == "prune" || new_head(s.spec));
   const model::DecoderConfig draft = from_target ? *s.target_config : draft_config(s);
-  s.compute = s.begun_dtype && s.options.device.dtype == "auto"
-                  ? ComputeDtype{*s.begun_dtype, "the run began so"}
-                  : choose_compute_dtype(s.options.device.dtype, s.target_config ? &*s.target_config : nullptr, draft,
-                                         s.device, cpu_features());
+  const bool blocks = s.target_config && s.from.kind == TeacherSpec::Kind::kTarget && s.options.teacher_ranks == 1 &&
+                      runs_as_served(s.options.device.dtype, *s.target_config, s.device);
+  s.compute = s.begun_dtype && s.options.device.dtype == "auto" ? ComputeDtype{*s.begun_dtype, "the run began so"}
+              : blocks ? ComputeDtype{"fp32", "the target's blocks are multiplied as they are, with sums in fp32"}
+                       : choose_compute_dtype(s.options.device.dtype, s.target_config ? &*s.target_config : nullptr,
+                                              draft, s.device, cpu_features());
   s.options.device.dtype = s.ranks->broadcast(s.compute.flag);
   s.compute.flag = s.options.device.dtype;
+  s.as_served = blocks && s.compute.flag == "fp32";  // a run that began in bf16 goes on with dequantised weights
   s.published = published_dtype(model::resolve_dtype(s.options.device.dtype, draft), draft.dtype);
   if (s.ranks->is_first())
     log(LogLevel::kInfo, "computing in " + (s.compute.flag == "auto" ? "each checkpoint's dtype" : s.compute.flag) +
@@ -226,10 +229,9 @@ void load_target(Setup& s) {
   }
   if (!here && (s.spec.kind != "prune" || !has_weights(directory))) return;
   if (o.teacher_ranks > 1) return load_divided(s, model::resolve_dtype(s.options.device.dtype, *s.target_config));
-  const bool as_served = here && runs_as_served(s.asked.device.dtype, *s.target_config, s.device);
-  const auto target =
-      std::make_shared<model::Decoder>(load_teacher(directory, s.device, as_served ? "auto" : s.options.device.dtype));
-  if (as_served && s.ranks->is_first())
+  const auto target = std::make_shared<model::Decoder>(
+      load_teacher(directory, s.device, s.as_served ? "auto" : s.options.device.dtype));
+  if (s.as_served && s.ranks->is_first())
     log(LogLevel::kInfo, "the target answers with its GGUF file's own blocks, as it does when it serves");
   target->config.draft_vocab.clear();  // the teacher uses its whole vocabulary
   model::add_eos_id(target->config, s.options.tokenizer_end);
@@ -389,8 +391,7 @@ model::MemoryPlan memory_plan(const Setup& s, const model::DecoderConfig& config
   plan.workspace_bytes += activation_bytes(draft, static_cast<int64_t>((1 + drafted) * static_cast<double>(batch)),
                                            element, s.options.recompute && !s.head) +
                           2 * element * std::min(batch, head_loss_rows(draft.vocab_size)) * draft.vocab_size;
-  if (s.target && runs_as_served(s.asked.device.dtype, target, s.device))
-    plan.workspace_bytes += ServedTarget::kCacheBytes;
+  if (s.as_served && !s.head && s.options.on_policy == 0) plan.workspace_bytes += ServedTarget::kCacheBytes;
   if (s.target && !s.ce && !s.head && s.options.on_policy == 0)
     plan.target_cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.loss_tokens * draft.vocab_size);
   return plan;

@@ -50,6 +50,7 @@ struct Setup {
   std::optional<std::string> begun_dtype;  // dtype in run.json of the run that --resume continues; empty = new run
   ComputeDtype compute;                    // options.device.dtype is set to compute.flag when the target is loaded
   at::ScalarType published = at::kFloat;   // dtype of the weights in RUN/draft
+  bool as_served = false;                  // the target is in this process and answers as it serves (as_served.h)
   Json inputs, data_counts;
   // The seconds that the time limit leaves for training (0 = no time limit), and the estimated number of steps in them
   // (0 = unknown).

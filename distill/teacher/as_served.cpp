@@ -30,21 +30,23 @@ model::Decoder load_teacher(const std::filesystem::path& directory, at::Device d
   return target;
 }
 
-std::unique_ptr<ServedTarget> ServedTarget::of(std::shared_ptr<const model::Decoder> target,
-                                               const std::vector<TokenRow>& rows) {
+std::shared_ptr<ServedTarget> ServedTarget::of(std::shared_ptr<const model::Decoder> target) {
+  const model::DecoderConfig& config = target->config;
   // Where the rope scaling depends on the length of the text, no text could share the keys of another.
-  if (!kernels::is_block_quantised(target->weights.lm_head) || model::rope_varies(target->config.rope)) return nullptr;
-  size_t longest = 1;
-  for (const TokenRow& row : rows) longest = std::max(longest, row.tokens.size());
-  return std::unique_ptr<ServedTarget>(new ServedTarget(std::move(target), static_cast<int64_t>(longest)));
+  if (config.quantisation.method != model::Quantisation::Method::kGguf || !target->weights.norm.is_cpu() ||
+      model::rope_varies(config.rope))
+    return nullptr;
+  return std::shared_ptr<ServedTarget>(new ServedTarget(std::move(target)));
 }
 
-ServedTarget::ServedTarget(std::shared_ptr<const model::Decoder> target, int64_t longest) : target_(std::move(target)) {
+const std::shared_ptr<model::BlockPool>& ServedTarget::pool_for(size_t tokens) {
+  const auto blocks = static_cast<int64_t>(tokens) / model::BlockPool::kTokens + 2;
   const model::DecoderConfig& config = target_->config;
   const at::ScalarType dtype = target_->weights.embed.scalar_type();
-  const int64_t blocks = longest / model::BlockPool::kTokens + 2;
-  pool_ = std::make_shared<model::BlockPool>(
-      config, at::kCPU, dtype, std::max(kCacheBytes, blocks * model::BlockPool::block_bytes(config, dtype)));
+  if (!pool_ || pool_->num_blocks() < blocks)
+    pool_ = std::make_shared<model::BlockPool>(
+        config, at::kCPU, dtype, std::max(kCacheBytes, blocks * model::BlockPool::block_bytes(config, dtype)));
+  return pool_;
 }
 
 at::Tensor ServedTarget::hidden_rows(const Batch& batch) {
@@ -58,7 +60,7 @@ at::Tensor ServedTarget::hidden_rows(const Batch& batch) {
     while (end < count && rows[end] / width == text) ++end;
     const std::span<const int32_t> tokens(all.const_data_ptr<int32_t>() + text * width,
                                           static_cast<size_t>(rows[end - 1] % width + 1));
-    model::KvCache cache(pool_);
+    model::KvCache cache(pool_for(tokens.size()));
     // The states of tokens before the first position in the loss are not needed, so their keys may come from the pool.
     const int64_t known = cache.adopt(tokens.first(static_cast<size_t>(rows[begin] % width)), 0);
     const model::SequencePart part = {

@@ -26,17 +26,17 @@ model::Decoder load_teacher(const std::filesystem::path& directory, at::Device d
 // share keys and values: a long system prompt is read once, and not for every conversation.
 class ServedTarget {
  public:
-  // Bytes for the keys and values of all texts, unless one text of the longest length needs more.
+  // Bytes for the keys and values of all texts, unless a single text needs more.
   static constexpr int64_t kCacheBytes = int64_t{256} << 20;
-  // Returns an object for a target that keeps its blocks, null for others, whose texts run faster side by side. No text
-  // is longer than the longest of `rows`.
-  static std::unique_ptr<ServedTarget> of(std::shared_ptr<const model::Decoder> target,
-                                          const std::vector<TokenRow>& rows);
+  // Returns an object for a target that keeps its blocks, null for others, whose texts run faster side by side.
+  static std::shared_ptr<ServedTarget> of(std::shared_ptr<const model::Decoder> target);
   // Returns the hidden states after the last layer at batch.rows: [R, E] fp32. The batch must have no branches.
   at::Tensor hidden_rows(const Batch& batch);
 
  private:
-  ServedTarget(std::shared_ptr<const model::Decoder> target, int64_t longest);
+  explicit ServedTarget(std::shared_ptr<const model::Decoder> target) : target_(std::move(target)) {}
+  // Returns a pool with room for a text of `tokens` tokens.
+  const std::shared_ptr<model::BlockPool>& pool_for(size_t tokens);
   std::shared_ptr<const model::Decoder> target_;
   std::shared_ptr<model::BlockPool> pool_;
 };

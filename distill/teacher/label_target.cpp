@@ -32,8 +32,8 @@ void append_values(const at::Tensor& from, std::vector<T>& to) {
 class TargetLabels {
  public:
   TargetLabels(const LabelOptions& options, const std::shared_ptr<const model::Decoder>& target,
-               const std::vector<TokenRow>& rows, const LabelIndex& index)
-      : target_(*target), served_(ServedTarget::of(target, rows)), index_(index), temperature_(options.temperature) {}
+               const LabelIndex& index)
+      : target_(*target), served_(ServedTarget::of(target)), index_(index), temperature_(options.temperature) {}
 
   // Computes the labels of the rows with the indices `rows`, in this order.
   std::vector<RowLabels> label(const std::vector<TokenRow>& all, const std::vector<size_t>& rows) const {
@@ -88,7 +88,7 @@ class TargetLabels {
   }
 
   const model::Decoder& target_;
-  std::unique_ptr<ServedTarget> served_;  // null: texts run side by side
+  std::shared_ptr<ServedTarget> served_;  // null: texts run side by side
   const LabelIndex& index_;
   double temperature_;
 };
@@ -112,7 +112,7 @@ LabelResult label(const LabelOptions& o, const ProgressFn& progress) {
   for (TokenRow& row : rows)
     if (static_cast<int64_t>(row.tokens.size()) > config.max_position)
       row.tokens.resize(static_cast<size_t>(config.max_position)), row.loss_mask.resize(row.tokens.size());
-  const TargetLabels labels(o, target, rows, writer.index());
+  const TargetLabels labels(o, target, writer.index());
   for (auto next = static_cast<size_t>(writer.next_row()); next < rows.size();) {
     if (stop_requested()) {
       writer.flush();

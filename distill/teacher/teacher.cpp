@@ -37,11 +37,9 @@ RowLogits row_logits(const model::Decoder& decoder, const Batch& batch, DividedT
 }
 
 ModelTeacher::ModelTeacher(std::shared_ptr<const model::Decoder> target, const std::vector<TokenRow>& rows,
-                           int64_t cache_bytes, std::shared_ptr<DividedTarget> divided)
-    : target_(std::move(target)),
-      divided_(std::move(divided)),
-      served_(divided_ ? nullptr : ServedTarget::of(target_, rows)),
-      rows_(rows) {
+                           int64_t cache_bytes, std::shared_ptr<DividedTarget> divided,
+                           std::shared_ptr<ServedTarget> served)
+    : target_(std::move(target)), divided_(std::move(divided)), served_(std::move(served)), rows_(rows) {
   int64_t tokens = 0;
   for (const TokenRow& row : rows) tokens += learnt_positions(row);
   const double bytes = 2.0 * static_cast<double>(tokens) * static_cast<double>(target_->config.vocab_size);

@@ -73,8 +73,9 @@ class ModelTeacher final : public Teacher {
   // norm and output head of the divided target. If the fp16 log-probabilities at all positions in the loss fit in
   // `cache_bytes`, each row is computed once and cached. A row is always computed in the same group of rows, so its
   // values do not depend on which batch needs it first, and a resumed run gets bit-identical values.
+  // `served`, if not null, is that of `target`, and several teachers may share it.
   ModelTeacher(std::shared_ptr<const model::Decoder> target, const std::vector<TokenRow>& rows, int64_t cache_bytes,
-               std::shared_ptr<DividedTarget> divided = nullptr);
+               std::shared_ptr<DividedTarget> divided = nullptr, std::shared_ptr<ServedTarget> served = nullptr);
 
   bool cached() const { return cached_; }
   TargetRows rows(const Batch& batch) override;
@@ -86,7 +87,7 @@ class ModelTeacher final : public Teacher {
 
   std::shared_ptr<const model::Decoder> target_;
   std::shared_ptr<DividedTarget> divided_;
-  std::unique_ptr<ServedTarget> served_;  // null: texts run side by side
+  std::shared_ptr<ServedTarget> served_;  // null: texts run side by side
   const std::vector<TokenRow>& rows_;
   bool cached_ = false;
   std::vector<std::vector<size_t>> groups_;
@@ -98,15 +99,18 @@ class ModelTeacher final : public Teacher {
 class ModelSource final : public TeacherSource {
  public:
   explicit ModelSource(std::shared_ptr<const model::Decoder> target, std::shared_ptr<DividedTarget> divided = nullptr)
-      : target_(std::move(target)), divided_(std::move(divided)) {}
+      : target_(std::move(target)),
+        divided_(std::move(divided)),
+        served_(divided_ ? nullptr : ServedTarget::of(target_)) {}
   std::unique_ptr<Teacher> teach(const std::vector<TokenRow>& rows, int64_t cache_bytes) const override {
-    return std::make_unique<ModelTeacher>(target_, rows, cache_bytes, divided_);
+    return std::make_unique<ModelTeacher>(target_, rows, cache_bytes, divided_, served_);
   }
   bool has(const TokenRow&) const override { return true; }
 
  private:
   std::shared_ptr<const model::Decoder> target_;
   std::shared_ptr<DividedTarget> divided_;
+  std::shared_ptr<ServedTarget> served_;
 };
 
 }  // namespace specdec::distill

