@@ -33,8 +33,8 @@ constexpr int64_t kServed = 60;
 // Number of right answers that the update learns from.
 constexpr int64_t kLessons = 600;
 // Shares of the story's time; the gates and what is short take the rest.
-constexpr double kTrafficShare = 0.12, kDistilShare = 0.2, kUpdateShare = 0.06, kSecondTrafficShare = 0.07,
-                 kRedistilShare = 0.13;
+constexpr double kTrafficShare = 0.11, kDistilShare = 0.19, kUpdateShare = 0.1, kSecondTrafficShare = 0.07,
+                 kRedistilShare = 0.12;
 
 std::string first_line(const Estimate& alpha, const Estimate& speedup) {
   return "acceptance " + with_interval(alpha) + ", speed-up " + with_interval(speedup);
@@ -283,7 +283,7 @@ class ModelStory {
                      "--learn", "last", "--holdout", "0.05"});
     story_.run_json(
         {"distill", "--target",   target_, "--data", out_ / "lessons",    "--draft",      "model:" + target_.string(),
-         "--loss",  "ce",         "--lr",  "0.0001", "--dtype",           "fp32",         "--batch-tokens",
+         "--loss",  "ce",         "--lr",  "0.0003", "--dtype",           "fp32",         "--batch-tokens",
          "512",     "--contexts", "data",  "--out",  out_ / "fine-tuned", "--time-limit", seconds(kUpdateShare)},
         {0, 3, 4});
     updated_ = out_ / "updated.gguf";
