@@ -192,7 +192,7 @@ class Demo {
     }
     story_.begin("monitor");
     int code = 0;
-    const Json verdict = monitor({}, &code);
+    const Json verdict = story_.monitor({}, &code);
     story_.check(
         "the monitor finds nothing wrong: " + verdict.at("verdict").get<std::string>() + format(", exit %d", code),
         code == 0);
@@ -202,18 +202,8 @@ class Demo {
   // K is fixed, because the automatic choice may stop drafting on a busy machine, and the monitor would have no
   // acceptance to judge.
   std::vector<std::string> serve_arguments() const {
-    return {"--log-format", "text",      "serve", channel(), "--port", "0",        "--dtype",
-            "fp32",         "--threads", "1",     "--k",     "2",      "--record", out_ / "recorded"};
-  }
-
-  std::string channel() const { return (out_ / "store").string() + ":production"; }
-
-  Json monitor(std::vector<std::string> more, int* code) {
-    std::vector<std::string> arguments = {
-        "monitor",          "check", "--package", channel(), "--source", out_ / "recorded" / "acceptance", "--state",
-        out_ / "monitor.db"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return story_.run_json(arguments, {0, 3, 4, 5}, code);
+    return {"--log-format", "text", "serve",    story_.channel(), "--port", "0", "--dtype", "fp32", "--threads", "1",
+            "--k",          "2",    "--record", out_ / "recorded"};
   }
 
   // Asks four questions, each both of the server with the draft and of `generate` without a draft. Returns the number
@@ -235,7 +225,7 @@ class Demo {
     int refused = 0, stale = 0;
     story_.run_json({"serve", "--target", updated_, "--draft", out_ / "run" / "draft", "--port", "0"}, {0, 5},
                     &refused);
-    const Json verdict = monitor({"--target", updated_}, &stale);
+    const Json verdict = story_.monitor({"--target", updated_}, &stale);
     story_.check(
         format("after the overnight update serve refuses the draft (exit %d) and the monitor says %s (exit %d)",
                refused, verdict.at("verdict").get<std::string>().c_str(), stale),
@@ -284,7 +274,7 @@ class Demo {
                    DemoEdition::kUpdated);
       server.stop();
     }
-    const Json found = monitor({"--target", updated_}, &code);
+    const Json found = story_.monitor({"--target", updated_}, &code);
     story_.check("the new package fits the new target: exit " + std::to_string(code), code == 0);
     story_.say(found.at("verdict").get<std::string>());
   }

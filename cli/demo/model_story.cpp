@@ -192,8 +192,6 @@ class ModelStory {
         (gate_.exit_code != 0 ? std::string(", although the gate says ") + to_string(gate_.report.verdict) : ""));
   }
 
-  std::string channel() const { return (out_ / "store").string() + ":production"; }
-
   // Serves a pair and its target alone at the same time, and asks both the same requests, one after the other. `name`
   // names the logs, `report` is the gate's for this pair. Returns a row for each domain, and the exit code of the
   // pair's server.
@@ -247,18 +245,11 @@ class ModelStory {
 
   void serve() {
     story_.begin("serve");
-    const auto [rows, code] = compare({channel(), "--record", out_ / "recorded"}, target_, gate_.report, "served");
+    const auto [rows, code] =
+        compare({story_.channel(), "--record", out_ / "recorded"}, target_, gate_.report, "served");
     story_.result().domains = rows;
     story_.check(format("SIGTERM drains the server: exit %d", code), code == 0);
     story_.say(speeds(rows));
-  }
-
-  Json monitor(const std::vector<std::string>& more, int* code) {
-    std::vector<std::string> arguments = {
-        "monitor",          "check", "--package", channel(), "--source", out_ / "recorded" / "acceptance", "--state",
-        out_ / "monitor.db"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return story_.run_json(arguments, {0, 3, 4, 5}, code);
   }
 
   // Fine-tunes the model on right answers of the narrow service, as its owner would overnight.
@@ -291,7 +282,7 @@ class ModelStory {
     int refused = 0, stale = 0;
     story_.run_json({"serve", "--target", updated_, "--draft", out_ / "run" / "draft", "--port", "0"}, {0, 5},
                     &refused);
-    const Json verdict = monitor({"--target", updated_}, &stale);
+    const Json verdict = story_.monitor({"--target", updated_}, &stale);
     story_.check(format("after the update serve refuses the draft (exit %d) and the monitor says %s (exit %d)", refused,
                         verdict.at("verdict").get<std::string>().c_str(), stale),
                  refused == 5 && stale == 5);
@@ -310,8 +301,7 @@ class ModelStory {
   void redistil() {
     story_.begin("loop run");
     const std::string toml =
-        "[loop]\ntarget = \"updated.gguf"
-        "\"\nlogs = [\"logs/day-2/*.jsonl\"]\nwork = \"loop\"\nstore = \"store\"\n"
+        "[loop]\ntarget = \"updated.gguf\"\nlogs = [\"logs/day-2/*.jsonl\"]\nwork = \"loop\"\nstore = \"store\"\n"
         "channel = \"production\"\ndraft = \"model:run/draft\"\n[data]\nholdout = 0.15\nlearn = "
         "\"last\"\n[distill]\ntime-limit = \"" +
         seconds(kRedistilShare) +
@@ -344,7 +334,6 @@ class ModelStory {
     result.report = (out_ / "story.html").string();
     const fs::path named = fs::path(options_.model).filename();
     write_html(story_page({.model = (named.empty() ? target_.filename() : named).string(),
-                           .draft = options_.draft,
                            .gate = gate_.report,
                            .stale = stale_,
                            .redistilled = redistilled_,

@@ -77,6 +77,14 @@ Story::Gate Story::validate(std::vector<std::string> arguments, const std::strin
   return gate;
 }
 
+Json Story::monitor(const std::vector<std::string>& more, int* code) const {
+  std::vector<std::string> arguments = {
+      "monitor",          "check", "--package", channel(), "--source", out_ / "recorded" / "acceptance", "--state",
+      out_ / "monitor.db"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return run_json(arguments, {0, 3, 4, 5}, code);
+}
+
 int Story::finish(const std::string& table) {
   const int code = exit_code(result_.passed ? Verdict::kPass : Verdict::kFail);
   if (global_.json) {

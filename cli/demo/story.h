@@ -44,6 +44,11 @@ class Story {
   // Runs `validate` with these arguments and writes to out()/name.
   Gate validate(std::vector<std::string> arguments, const std::string& name) const;
 
+  // The channel to which packages of the story are promoted, STORE:CHANNEL in out()/store.
+  std::string channel() const { return (out_ / "store").string() + ":production"; }
+  // Runs `monitor check` of the channel's package on the records in out()/recorded.
+  Json monitor(const std::vector<std::string>& more, int* code) const;
+
   // The result so far: `passed` until a check does not hold. The table and the report are to be filled before finish().
   DemoResult& result() { return result_; }
   // Prints the result: with --json the object, else the checks and `table`. Returns the exit code.

@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "base/verdict.h"
+#include "cli/demo/story.h"
 
 namespace specdec::cli {
 
@@ -64,14 +65,14 @@ Section life(const StoryFigures& s) {
   table.head = {"domain", "first draft, first model", "first draft, new model", "redistilled, new model"};
   const auto of = [](const ValidationReport& report, const std::string& domain) -> std::string {
     for (const SegmentFigure& segment : report.segments)
-      if (segment.name == domain) return decimals(segment.alpha.value) + " " + interval_text(segment.alpha.ci);
+      if (segment.name == domain) return with_interval(segment.alpha);
     return "–";
   };
   for (const DemoDomainRow& row : s.result.domains)
     table.rows.push_back(
         {row.name, of(s.gate, row.name), of(s.stale, row.name), s.redistilled ? of(*s.redistilled, row.name) : "–"});
-  const auto all = [](const ValidationReport& r) { return decimals(r.alpha.value) + " " + interval_text(r.alpha.ci); };
-  table.rows.push_back({"all", all(s.gate), all(s.stale), s.redistilled ? all(*s.redistilled) : "–"});
+  table.rows.push_back({"all", with_interval(s.gate.alpha), with_interval(s.stale.alpha),
+                        s.redistilled ? with_interval(s.redistilled->alpha) : "–"});
   section.tables.push_back(table);
   return section;
 }
@@ -80,9 +81,9 @@ Section told(const StoryFigures& s) {
   Section section;
   section.title = "Beside what the field is told";
   section.text =
-      "Published figures are of large targets on GPUs, whose steps wait for memory (2.4 times with acceptance 0.70, K "
+      "Published figures are of large targets on GPUs, whose steps wait for memory: 2.4 times with acceptance 0.70, K "
       "= 4 "
-      "and a draft that costs a twentieth of the target; 20 to 40 % more acceptance by training on one's own traffic).";
+      "and a draft that costs a twentieth of the target, and 20 to 40 % more acceptance by training on own traffic.";
   Table table;
   table.head = {"figure", "told", "measured here"};
   const ValidationReport& last = s.redistilled ? *s.redistilled : s.gate;

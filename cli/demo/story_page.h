@@ -11,7 +11,7 @@
 namespace specdec::cli {
 
 struct StoryFigures {
-  std::string model, draft;              // as they were given
+  std::string model;                     // its name
   const ValidationReport &gate, &stale;  // of the first draft, and of the first draft after the update of the target
   const std::optional<ValidationReport>& redistilled;  // empty if the loop did not reach the gate
   const DemoResult& result;
